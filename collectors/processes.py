@@ -472,7 +472,7 @@ def _read(path: Path) -> str:
     """Read a file below /proc; empty where it does not exist or may not be read."""
     try:
         with path.open("rb") as file:
-            return _text(file.read(_MAX_TABLE))
+            return _text(procfile.take(file, _MAX_TABLE))
     except OSError:
         return ""
 

@@ -12,13 +12,15 @@ import queue
 import threading
 import time
 from pathlib import Path
+from typing import BinaryIO
 
-__all__ = ["HOLD_SECONDS", "PATIENCE_SECONDS", "read"]
+__all__ = ["HOLD_SECONDS", "PATIENCE_SECONDS", "read", "take"]
 
 PATIENCE_SECONDS = 0.5
 HOLD_SECONDS = 10.0
 """The pause before a file that was late is tried again."""
 _MAX_LATE = 256
+_CHUNK = 16 << 10
 
 
 class _Job:
@@ -64,13 +66,23 @@ def _work(jobs: queue.SimpleQueue[_Job | None]) -> None:
     while (job := jobs.get()) is not None:
         try:
             with job.path.open("rb") as file:
-                job.data = file.read(job.limit)
+                job.data = take(file, job.limit)
         except OSError:
             job.data = None
         job.done.set()
 
 
 _reader = _Reader()
+
+
+def take(file: BinaryIO, limit: int) -> bytes:
+    """Return up to ``limit`` bytes. ``file.read(limit)`` would allocate the limit, which costs more
+    than these files, of a page or less."""
+    parts: list[bytes] = []
+    while limit > 0 and (part := file.read(min(limit, _CHUNK))):
+        parts.append(part)
+        limit -= len(part)
+    return b"".join(parts)
 
 
 def read(path: Path, limit: int) -> bytes | None:

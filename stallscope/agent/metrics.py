@@ -20,7 +20,7 @@ __all__ = ["AgentMetrics"]
 _BOUNDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 """Seconds from a breach to its finished capture."""
 _RESULTS = ("whole", "partial", "failed", "suppressed")
-_PARTS = ("analysis", "hook", "notification", "output", "probe", "store")
+_PARTS = ("analysis", "hook", "loop", "notification", "output", "probe", "store", "thread")
 """Series that are there from the start, at 0: a rate sees only the increases of those it knows."""
 
 

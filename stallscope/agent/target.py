@@ -9,6 +9,7 @@ import os
 import select
 from collections.abc import Callable
 
+from stallscope.agent.candidates import SEARCH_SECONDS, STARTING_SECONDS, Candidates
 from stallscope.base.errors import StallscopeError
 from stallscope.collectors import processes
 from stallscope.collectors.processes import NotRunningError, Selector, Server
@@ -42,6 +43,9 @@ class Target:
     def __init__(self, server: Server, find: Callable[[Server], Server]) -> None:
         self._find = find
         self._descriptor = -1
+        self._candidates = Candidates(server.name)
+        self._lost_ns = 0
+        """When it ended, or a candidate came or went after that."""
         self._pause_ns = FIRST_PAUSE_NS
         self._due_ns = 0
         self._logged = ""
@@ -84,6 +88,9 @@ class Target:
             self.close()
             self._wait_for_next(now_ns)
             return "ended"
+        if self._candidates.changed(now_ns / 1e9):
+            self._lost_ns = now_ns
+            self._retry_soon(now_ns)
         if now_ns < self._due_ns or not self._find_next(now_ns):
             return None
         return "restarted"
@@ -106,6 +113,8 @@ class Target:
         _log.warning(
             "%s (pid %d) has ended; waiting for it", self.server.name, self.server.main.pid
         )
+        self._lost_ns = now_ns
+        self._candidates.changed(now_ns / 1e9)
         self._retry_soon(now_ns)
 
     def _is_reachable(self, now_ns: int) -> bool:
@@ -147,7 +156,10 @@ class Target:
         if why and why != self._logged:
             _log.warning("%s", why)
         self._logged = why
-        self._retry_later(now_ns, LONGEST_PAUSE_NS)
+        if now_ns - self._lost_ns < STARTING_SECONDS * 1e9:
+            self._retry_later(now_ns, LONGEST_PAUSE_NS)
+        else:
+            self._due_ns = now_ns + round(SEARCH_SECONDS * 1e9)
         return False
 
     def _retry_soon(self, now_ns: int) -> None:
