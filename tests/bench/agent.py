@@ -10,13 +10,20 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.bench import agent_delays, agent_faults, agent_locks, agent_peer, progress
-from tests.bench.agent_cost import cpu_ns, pss_mb
+from tests.bench import (
+    agent_delays,
+    agent_faults,
+    agent_locks,
+    agent_peer,
+    agent_servers,
+    progress,
+)
+from tests.bench.agent_cost import cpu_ns, parts_mb
 from tests.bench.agent_scrape import scrape_section
 from tests.bench.stats import BenchError, Figure, Row, Section, figure
 from tests.bench.throughput import Window
 from tests.bench.tools import tree_cpu_ns
-from tests.support.agents import AgentProcess, agent
+from tests.support.agents import agent
 from tests.support.servers import MariaDB, SqlServer
 from tests.support.stalls.load import sysbench_load
 
@@ -39,17 +46,25 @@ class Sizes:
     pairs: int = 20
     pair_seconds: float = 5
     delays: agent_delays.Sizes = agent_delays.FULL
+    servers: agent_servers.Sizes = agent_servers.FULL
 
 
 FULL = Sizes()
-QUICK = Sizes(seconds=20, load_threads=8, pairs=6, pair_seconds=3, delays=agent_delays.QUICK)
+QUICK = Sizes(
+    seconds=20,
+    load_threads=8,
+    pairs=6,
+    pair_seconds=3,
+    delays=agent_delays.QUICK,
+    servers=agent_servers.QUICK,
+)
 
 
 def sections(
     server: str, quick: bool, only: list[str], *, faults: bool = False
 ) -> Iterator[Section]:
     """Yield the tables that are wanted: cost, throughput, delay-sql, delay-probe, pt-stalk,
-    scrape, lock-waits (on MySQL 9.7); or that of faults."""
+    scrape, servers, lock-waits (on MySQL 9.7); or that of faults."""
     if server != "mariadb":
         raise BenchError(f"the agent is measured on mariadb, not on {server}")
     if faults:
@@ -64,6 +79,7 @@ def sections(
         "pt-stalk": agent_peer.section,
         "lock-waits": lambda: agent_locks.section(quick),
         "scrape": lambda: scrape_section(sizes.seconds),
+        "servers": lambda: agent_servers.section(sizes.servers),
     }
     unknown = set(only) - makers.keys()
     if unknown:
@@ -126,11 +142,6 @@ def cost(sizes: Sizes) -> Section:
             ),
         ),
     )
-
-
-def parts_mb(watch: AgentProcess) -> dict[str, float]:
-    members = watch.members()
-    return {"agent": pss_mb(members[:1]), "probe": pss_mb(members[1:])}
 
 
 def throughput(sizes: Sizes) -> Section:

@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.bench.tools import tree_cpu_ns
 from tests.support.agents import AgentProcess
 
-__all__ = ["cpu_ns", "parent", "pss_mb"]
+__all__ = ["cpu_ns", "parent", "parts_mb", "pss_mb"]
 
 
 def cpu_ns(watch: AgentProcess) -> dict[str, int]:
@@ -35,3 +35,8 @@ def pss_mb(pids: Sequence[int], part: str = "Pss") -> float:
             if line.startswith(f"{part}:"):
                 total += int(line.split()[1])
     return total / 1024
+
+
+def parts_mb(watch: AgentProcess) -> dict[str, float]:
+    members = watch.members()
+    return {"agent": pss_mb(members[:1]), "probe": pss_mb(members[1:])}

@@ -18,8 +18,7 @@ from stallscope.collectors import probe
 from stallscope.model.capture import Capture, Label
 from stallscope.model.waitlines import WaitLine, loads
 from tests.bench import progress
-from tests.bench.agent import parts_mb
-from tests.bench.agent_cost import cpu_ns
+from tests.bench.agent_cost import cpu_ns, parts_mb
 from tests.bench.check import right_stacks
 from tests.bench.soak import say
 from tests.bench.stats import BenchError, Figure, Row, Section, figure
