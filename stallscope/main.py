@@ -35,6 +35,7 @@ COMMANDS = {
     "signatures": "show the signature catalog, or check a signature file",
     "triggers": "show the agent's triggers, or check a trigger file",
     "notify": "send a test notification to each destination",
+    "config": "check the agent's configuration files, or show their settings",
     "completion": "print a shell completion script",
     "run": "start a server with the in-process library, where BPF and ptrace are not permitted",
     "inproc": "show and configure in-process libraries of running servers",
@@ -175,6 +176,10 @@ def command_module(name: str) -> Command:
             from stallscope.commands import notify
 
             return notify
+        case "config":
+            from stallscope.commands import config
+
+            return config
         case "completion":
             from stallscope.commands import completion
 

@@ -61,7 +61,6 @@ from stallscope.agent.verdict_process.client import VerdictProcess
 from stallscope.agent.writer import Writer
 from stallscope.base.errors import StallscopeError
 from stallscope.collectors.processes import Server
-from stallscope.base.threads import Pulse
 from stallscope.collectors.triggers.engine import CONFIRM, Engine
 from stallscope.collectors.triggers.settings import AgentSettings
 from stallscope.model.incident import Fired, Incident
@@ -182,7 +181,6 @@ class Agent:
         """What killed agents left was read."""
         self._disk_checked = False
         """The disk's free space was checked once."""
-        self.pulse = Pulse()
         self.begun = False
         """Whether it has come to its first poll."""
         self.on_begun: Callable[[], None] = lambda: None
@@ -202,7 +200,6 @@ class Agent:
         end = None if self._plan.seconds is None else begun + round(self._plan.seconds * NS)
         try:
             while not self._stopping:
-                self.pulse.beat()
                 now = self._clock.now_ns()
                 if self._over(now, end):
                     self._finish()
@@ -605,7 +602,6 @@ class Agent:
 
     def _take_while(self, condition: Callable[[], bool], end: int) -> None:
         while condition() and not self._stopping and self._clock.now_ns() < end:
-            self.pulse.beat()
             self._take(self.events.take(WIND_DOWN_PAUSE))
 
     def _end(self) -> None:

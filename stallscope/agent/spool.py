@@ -66,4 +66,7 @@ def _remove_abandoned(above: Path) -> None:
 def _empty(folder: Path) -> None:
     """Remove what an earlier process with this pid left."""
     for left in folder.iterdir():
-        left.unlink()
+        if left.is_dir() and not left.is_symlink():
+            shutil.rmtree(left)  # of one server
+        else:
+            left.unlink()

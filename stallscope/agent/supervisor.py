@@ -17,6 +17,7 @@ import msgspec
 
 from stallscope.agent.candidates import Candidates
 from stallscope.agent.events import Callback, Signal
+from stallscope.agent.liveness import AgentHealth, AgentState
 from stallscope.agent.loop import Agent
 from stallscope.agent.systemd import ServiceManager
 from stallscope.agent.waiting import wait_for
@@ -94,7 +95,9 @@ class WatchedServer:
     def age(self) -> float:
         """Return for how many seconds the loop has not moved."""
         agent = self._running
-        return self._pulse.age if agent is None else agent.pulse.age
+        if agent is None:
+            return self._pulse.age
+        return agent.liveness.health(time.monotonic_ns()).loop_silent_seconds
 
     def start(self, policy: Policy, *, alone: bool, news: Callable[[], None]) -> None:
         """Begin. ``alone``: an error before the first poll ends it. ``news``: called in its thread
@@ -125,6 +128,17 @@ class WatchedServer:
         agent.events.put(Signal("reload"))
         agent.events.put(Callback(done))
         return True
+
+    def health(self) -> AgentHealth:
+        """Return how the agent of this server is."""
+        agent = self._running
+        if agent is not None:
+            return agent.liveness.health(time.monotonic_ns())
+        state = AgentState(self._target or self.name, None)
+        silent = round(self._pulse.age, 3)
+        if self.state == "failed":
+            return AgentHealth("failed", state, silent, tuple(self.problems()))
+        return AgentHealth("degraded", state, silent, (f"{self.name}: {self.state}: {self.why}",))
 
     def problems(self) -> Iterator[str]:
         """Yield what is wrong with the agent itself, not with the server."""
@@ -243,6 +257,10 @@ class Supervisor:
     def problems(self) -> list[str]:
         """Return what is wrong with the agent itself; empty: it is healthy. From any thread."""
         return [problem for server in self.servers for problem in server.problems()]
+
+    def health(self) -> list[AgentHealth]:
+        """Return how the agent of each server is. From any thread."""
+        return [server.health() for server in self.servers]
 
     def run(self) -> None:
         """Run until all loops have ended. Raises: what ended one of them for good."""

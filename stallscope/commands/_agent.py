@@ -1,37 +1,44 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ``watch`` and ``cron`` share: their options, and the environment of the agent's loop."""
+"""What ``watch`` and ``cron`` share: the environment of the agent's loop, and the loops of all
+servers of a configuration."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
 import logging
+import shutil
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from stallscope.agent import backends, sources
+from stallscope.agent import backends, cronstate, sources
 from stallscope.agent.backends import CaptureBackend
 from stallscope.agent.environment import Plan
-from stallscope.agent.events import Put, Signal
+from stallscope.agent.events import Put
 from stallscope.agent.hooks import Hooks
 from stallscope.agent.loop import Agent
 from stallscope.agent.metrics import AgentMetrics
-from stallscope.agent.output import LOG_FORMATS, LOG_LEVELS, LineWriter, lines_to, logging_to
+from stallscope.agent.output import LineWriter, lines_to, logging_to
 from stallscope.agent.probe_session import ProbeSettings
 from stallscope.agent.sources import Sources
 from stallscope.agent.spool import spool
+from stallscope.agent.supervisor import Policy, Supervisor, WatchedServer
+from stallscope.agent.systemd import ServiceManager
 from stallscope.agent.target import Target, finder
 from stallscope.agent.verdict_process.client import VerdictProcess
 from stallscope.base.errors import StallscopeError
 from stallscope.base.priority import raise_priority
-from stallscope.collectors.processes import Selector, Server
-from stallscope.collectors.triggers import triggerfile
+from stallscope.base.threads import server_of_thread
+from stallscope.collectors.processes import Server
 from stallscope.collectors.triggers.settings import AgentSettings
-from stallscope.commands import _notify, _options, _rings, _sql, _store
+from stallscope.commands import _config, _listen, _notify, _options, _rings, _sql, _store
+from stallscope.commands._config import Configuration, ServerSettings
 from stallscope.commands._metricsfile import MetricsFile, labels_of
 from stallscope.model.capture import Capture
 from stallscope.model.incident import Incident
@@ -42,11 +49,12 @@ from stallscope.reporters.exposition import MetricsPage
 from stallscope.reporters.prometheus import Metrics
 from stallscope.server.families import family
 from stallscope.store import Store
+from stallscope.store.serverstate import ServerState
 
 if TYPE_CHECKING:
     from stallscope.collectors.sql.login import Login
 
-__all__ = ["CommandEnvironment", "add_arguments", "agent", "settings_of", "signals"]
+__all__ = ["CommandEnvironment", "Hold", "signals", "supervisor"]
 
 _log = logging.getLogger(__name__)
 
@@ -55,70 +63,8 @@ CAPTURE_SECONDS = 10.0
 """The deadline of py-spy and gdb."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of both commands."""
-    server = parser.add_argument_group("server")
-    server.add_argument("-p", "--pid", metavar="PID|NAME", help="process id or program name")
-    _options.add_place_arguments(server)
-    sql = _sql.add_sql_arguments(parser)
-    sql.add_argument(
-        "--raw-sql",
-        action="store_true",
-        help="also keep statements with their literals, in a separate file",
-    )
-    what = parser.add_argument_group("captures")
-    what.add_argument("--triggers", type=Path, metavar="FILE", help="your own triggers (TOML)")
-    _store.add_dest_argument(what)
-    _options.add_inproc_arguments(what)
-    _options.add_pack_argument(what)
-    _options.add_uprobes_argument(what)
-    what.add_argument(
-        "--always-on",
-        action="store_true",
-        help="keep the wait programs attached: they count every wait, and add to every system call"
-        " of the host; without it they are attached while a wait is past half of its threshold,"
-        " and shorter waits are not counted",
-    )
-    what.add_argument(
-        "--no-probe", action="store_true", help="do not use stallscope-probe: take no stacks"
-    )
-    what.add_argument(
-        "--allow-gdb",
-        action="store_true",
-        help="use gdb, which stops the server, while the probe does not work",
-    )
-    _options.add_force_kernel_argument(what)
-    _options.add_signatures_argument(what)
-    notify = parser.add_argument_group("notifications")
-    notify.add_argument("--json", action="store_true", help="print each event as a line of JSON")
-    _notify.add_arguments(notify)
-    notify.add_argument(
-        "--prometheus",
-        type=Path,
-        metavar="FILE",
-        help="write metrics to FILE for node exporter's textfile collector",
-    )
-    notify.add_argument(
-        "--log-format",
-        choices=LOG_FORMATS,
-        default=LOG_FORMATS[0],
-        help="format of the log on standard error (default text)",
-    )
-    notify.add_argument(
-        "--log-level",
-        choices=LOG_LEVELS,
-        default=LOG_LEVELS[0],
-        help="least level of what is logged (default info)",
-    )
-
-
-def settings_of(args: argparse.Namespace) -> AgentSettings:
-    """Read the triggers. Raises: UsageError with file and line."""
-    return triggerfile.defaults() if args.triggers is None else triggerfile.load(args.triggers)
-
-
-def _selector(args: argparse.Namespace) -> Selector:
-    return Selector(socket=args.socket, port=args.port, datadir=args.datadir)
+Hold = Callable[[Path, Server], AbstractContextManager[ServerState | None]]
+"""What must be held while the loop of a server runs, in a store; None: it cannot be written."""
 
 
 class CommandEnvironment:
@@ -126,33 +72,36 @@ class CommandEnvironment:
 
     def __init__(
         self,
-        args: argparse.Namespace,
+        settings: Callable[[], ServerSettings],
         server: Server,
         store: Store,
         captures: Path,
-        poll_interval: float | None,
         output: LineWriter,
+        state: Path,
         page: MetricsPage | None = None,
+        write: Callable[[], None] | None = None,
+        failures: Callable[[], int] = lambda: 0,
     ) -> None:
+        """``settings``: those of now. ``state``: the folder of what is not delivered. ``page``
+        gets the metrics, ``write`` writes them to a file. ``failures``: how often the loop of this
+        server failed."""
+        self._settings = settings
         self._store = store
         self._is_python = server_is_python(server)
-        self._args = args
         self._captures = captures
-        self._poll_interval = poll_interval
-        if page is None and args.prometheus is not None:
-            page = MetricsPage()
         self._page = page
         self._waits = None if page is None else Metrics(labels_of([server]))
-        self._file = (
-            None
-            if page is None or args.prometheus is None
-            else MetricsFile(args.prometheus, page, _warn)
-        )
+        self._write = write
         self._output = output
-        settings = settings_of(args)
-        self._hooks = _hooks(settings)
-        self._alerts = _notify.alerts(args, settings, store.dest)
+        self._failures = failures
+        now = settings()
+        self._hooks = _hooks(now.agent)
+        self._alerts = _notify.alerts(now.options, now.agent, state)
         self._has_begun = False
+
+    @property
+    def _options(self) -> argparse.Namespace:
+        return self._settings().options
 
     def sources(
         self, server: Server, settings: AgentSettings, use_layout: Callable[[str], None]
@@ -166,12 +115,12 @@ class CommandEnvironment:
                 server,
                 settings,
                 login,
-                poll_interval=self._poll_interval or settings.poll_interval,
+                poll_interval=self._options.poll_interval or settings.poll_interval,
                 keep_deadlock=self._store.add_deadlock,
                 use_layout=use_layout,
             )
 
-        login = None if self._args.no_sql else self._login
+        login = None if self._options.no_sql else self._login
         try:
             found = of(login)
         except StallscopeError as error:
@@ -184,7 +133,7 @@ class CommandEnvironment:
 
     def backend(self, settings: AgentSettings, put: Put) -> CaptureBackend:
         """Return the backend of captures."""
-        args = self._args
+        args = self._options
         if self._is_python:
             return backends.SerialBackend(_by_py_spy, put)
         if args.no_probe:
@@ -209,12 +158,12 @@ class CommandEnvironment:
         )
 
     def reload(self) -> AgentSettings:
-        """Read the triggers file again."""
-        settings = settings_of(self._args)
-        self._alerts.delivery.configure(_notify.receivers(self._args, settings))
-        self._alerts.rules = _notify.rules(settings)
-        self._hooks = _hooks(settings)
-        return settings
+        """Use the configuration that was read again."""
+        settings = self._settings()
+        self._alerts.delivery.configure(_notify.receivers(settings.options, settings.agent))
+        self._alerts.rules = _notify.rules(settings.agent)
+        self._hooks = _hooks(settings.agent)
+        return settings.agent
 
     def alerts(self) -> Alerts:
         """Return what notifies of the stalls."""
@@ -223,7 +172,7 @@ class CommandEnvironment:
     def notify(self, event: str, incident: Incident | None, folder: Path | None) -> None:
         """Print an event, and run its hook."""
         if incident is not None and event in PRINTED:
-            for line in agentlines.render(event, incident, folder, as_json=self._args.json):
+            for line in agentlines.render(event, incident, folder, as_json=self._options.json):
                 self._output.put(line)
         self._hooks.run(event, incident, folder)
 
@@ -236,8 +185,9 @@ class CommandEnvironment:
         """Put the metrics on the page, and return what writes the file."""
         if self._page is None or self._waits is None:
             return None
-        self._page.put(self, [*self._waits.families(), *metrics.families()])
-        return None if self._file is None else self._file.write
+        name = self._settings().name
+        self._page.put(name, [*self._waits.families(), *metrics.families()])
+        return self._write
 
     def failures(self) -> dict[str, int]:
         """Return how many notifications failed, and how many lines could not be printed."""
@@ -245,13 +195,15 @@ class CommandEnvironment:
             "hook": self._hooks.failed,
             "notification": self._alerts.delivery.failed,
             "output": self._output.dropped,
+            "loop": self._failures(),
         }
 
     def _login(self, server: Server) -> Login:
-        login, notes = _sql.login(self._args, server)
+        settings = self._settings()
+        login, notes = _sql.login(settings.options, server)
         for note in notes:
             _log.warning("%s", note)
-        return login
+        return settings.account.applied(login)
 
 
 def _hooks(settings: AgentSettings) -> Hooks:
@@ -294,46 +246,192 @@ def _refuse_capture(pids: tuple[int, ...]) -> Capture:
     raise StallscopeError("--no-probe: no stacks are taken")
 
 
-@contextlib.contextmanager
-def agent(
-    args: argparse.Namespace, plan: Plan, page: MetricsPage | None = None
-) -> Iterator[tuple[Agent, Store]]:
-    """Yield the agent of these options; its spool is removed at the end.
+class _Servers:
+    """The servers of a configuration, and what their loops share."""
 
-    ``page`` gets its metrics.
+    def __init__(
+        self,
+        configuration: Configuration,
+        args: argparse.Namespace,
+        plan: Plan,
+        hold: Hold,
+        *,
+        continues: bool,
+    ) -> None:
+        self.configuration = configuration
+        self._args = args
+        self._plan = plan
+        self._hold = hold
+        self._continues = continues
+        self._analysis = threading.Lock()
+        """One analysis at a time: each takes as much memory as the agent."""
+        self._resources = contextlib.ExitStack()
+        self._lock = threading.Lock()
+        self._spool: Path | None = None
+        options = configuration.options
+        wanted = options.prometheus is not None or options.listen is not None
+        self.page = MetricsPage() if wanted else None
+        self._file: MetricsFile | None = None
+        self._writing = threading.Lock()
+
+    @contextlib.contextmanager
+    def open(self, output: LineWriter) -> Iterator[tuple[WatchedServer, ...]]:
+        """Yield the servers, with all that is shared until the end."""
+        self._output = output
+        for warning in self.configuration.warnings:
+            _log.warning("%s", warning)
+        path = self.configuration.options.prometheus
+        if path is not None and self.page is not None:
+            self._file = MetricsFile(path, self.page, _warn)
+        with self._resources:
+            yield tuple(map(self._watched, self.configuration.servers))
+
+    def load(self) -> None:
+        """Read the configuration again. Raises: StallscopeError; nothing changes then."""
+        new = _config.load(self._args)
+        for warning in new.warnings:
+            _log.warning("%s", warning)
+        changed = _config.changed_keys(self.configuration, new)
+        if changed:
+            _log.warning(
+                "these settings change when the agent is restarted: %s", ", ".join(changed)
+            )
+        by_name = {server.name: server for server in new.servers}
+        kept = tuple(by_name.get(old.name, old) for old in self.configuration.servers)
+        self.configuration = Configuration(kept, new.from_file)
+
+    def settings_of(self, name: str) -> ServerSettings:
+        """Return the settings of a server, as they are now."""
+        return next(one for one in self.configuration.servers if one.name == name)
+
+    def _watched(self, settings: ServerSettings) -> WatchedServer:
+        def find() -> Server:
+            now = self.settings_of(settings.name)
+            targets = [] if now.options.pid is None else [now.options.pid]
+            return _rings.resolve(now.options, targets, now.selector)[1][0]
+
+        def make(server: Server, watched: WatchedServer) -> AbstractContextManager[Agent]:
+            return self._agent(settings.name, server, watched)
+
+        return WatchedServer(settings.name, find, make, settings.options.pid)
+
+    @contextlib.contextmanager
+    def _agent(self, name: str, server: Server, watched: WatchedServer) -> Iterator[Agent]:
+        """Yield the agent of one server. Raises: ServerBusy where another one watches it."""
+        settings = self.settings_of(name)
+        options = settings.options
+        store = Store.open(_store.writing_dest(options))
+        with self._hold(store.dest, server) as state:
+            folder = self._folder(store.dest, name)
+            environment = CommandEnvironment(
+                lambda: self.settings_of(name),
+                server,
+                store,
+                folder,
+                self._output,
+                store.dest if state is None else state.path,
+                self.page,
+                None if self._file is None else self._write_metrics,
+                lambda: watched.failures,
+            )
+            made = Agent(
+                self._plan,
+                settings.agent,
+                Target(server, finder(options.pid, settings.selector, server)),
+                store,
+                folder,
+                environment,
+                VerdictProcess(options.signatures, turn=self._analysis),
+            )
+            if self._continues and state is not None:
+                cronstate.load(state, made)
+            yield made
+            if self._continues and state is not None:
+                cronstate.save(state, made)
+
+    def _folder(self, dest: Path, name: str) -> Path:
+        """Return the folder in which captures of a server wait for their incident."""
+        with self._lock:
+            if self._spool is None:
+                self._spool = self._resources.enter_context(spool(dest))
+        folder = self._spool / name
+        try:
+            shutil.rmtree(folder, ignore_errors=True)  # of its loop that failed
+            folder.mkdir(mode=0o700)
+        except OSError as error:
+            raise StallscopeError(f"cannot make {folder}: {error.strerror}") from error
+        return folder
+
+    def _write_metrics(self) -> None:
+        """Write the file of metrics, which has those of all servers."""
+        if self._file is not None and self._writing.acquire(blocking=False):
+            try:
+                self._file.write()
+            finally:
+                self._writing.release()
+
+
+@contextlib.contextmanager
+def supervisor(
+    configuration: Configuration,
+    args: argparse.Namespace,
+    plan: Plan,
+    policy: Policy,
+    hold: Hold,
+    *,
+    continues: bool = False,
+) -> Iterator[Supervisor]:
+    """Yield the supervisor of all servers, which also listens where that is wanted.
+
+    ``args``: from which the configuration is read again. ``hold``: what is held while the loop of a
+    server runs. ``continues``: with the state that the run before has saved, and saves its own.
     """
-    _sql.asked_for(args)
-    settings = settings_of(args)
+    servers = _Servers(configuration, args, plan, hold, continues=continues)
+    options = configuration.options
     raise_priority()
-    selector = _selector(args)
-    targets = [] if args.pid is None else [args.pid]
-    _, servers = _rings.resolve(args, targets, selector)
-    server = servers[0]
-    store = Store.open(_store.writing_dest(args))
     with (
-        logging_to(sys.stderr, args.log_format, args.log_level),
+        logging_to(sys.stderr, options.log_format, options.log_level),
+        _naming_servers(several=len(configuration.servers) > 1),
         lines_to(sys.stdout) as output,
-        spool(store.dest) as folder,
+        servers.open(output) as watched,
     ):
-        environment = CommandEnvironment(
-            args, server, store, folder, plan.poll_interval, output, page
-        )
-        target = Target(server, finder(args.pid, selector, server))
-        verdicts = VerdictProcess(args.signatures)
-        made = Agent(plan, settings, target, store, folder, environment, verdicts)
-        output.on_closed = lambda: made.events.put(Signal("stop"))
-        yield made, store
+        made = Supervisor(watched, policy, servers.load, ServiceManager())
+        output.on_closed = lambda: made.ask("stop")
+        dest = _store.writing_dest(options)
+        with _listen.listening(options.listen, servers.page, made.health, dest, options.signatures):
+            yield made
 
 
 @contextlib.contextmanager
-def signals(put: Put, *, reload: bool) -> Iterator[None]:
-    """Make SIGTERM and SIGINT stop the agent, and SIGHUP reload its triggers."""
+def _naming_servers(*, several: bool) -> Iterator[None]:
+    """Begin each message of the log with its server, where there are several."""
+
+    def name(record: logging.LogRecord) -> bool:
+        server = server_of_thread(record.threadName)
+        message = record.getMessage()
+        if server is not None and not message.startswith(f"{server}: "):
+            record.msg, record.args = f"{server}: {message}", ()
+        return True
+
+    handlers = logging.getLogger("stallscope").handlers if several else []
+    for handler in handlers:
+        handler.addFilter(name)
+    try:
+        yield
+    finally:
+        for handler in handlers:
+            handler.removeFilter(name)
+
+
+@contextlib.contextmanager
+def signals(ask: Callable[[str], None], *, reload: bool) -> Iterator[None]:
+    """Make SIGTERM and SIGINT ask for the end, and SIGHUP for a reload."""
     meant = {signal.SIGTERM: "stop", signal.SIGINT: "stop"}
     if reload:
         meant[signal.SIGHUP] = "reload"
 
     def handle(number: int, frame: FrameType | None) -> None:
-        put(Signal(meant[signal.Signals(number)]))
+        ask(meant[signal.Signals(number)])
 
     before = {number: signal.signal(number, handle) for number in meant}
     try:

@@ -4,14 +4,13 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from stallscope.agent.clock import Clock
 from stallscope.agent.http import address
 from stallscope.agent.http.address import Address
-from stallscope.agent.loop import Agent
+from stallscope.agent.liveness import AgentHealth
 from stallscope.reporters.exposition import MetricsPage
 
 __all__ = ["add_listen_argument", "listening"]
@@ -39,21 +38,17 @@ def _address(text: str) -> Address:
 def listening(
     where: Address | None,
     page: MetricsPage | None,
-    agents: Sequence[Agent],
+    health: Callable[[], Sequence[AgentHealth]],
     dest: Path,
     signatures: Sequence[Path],
 ) -> Iterator[None]:
-    """Serve the agents' pages until the block ends, where there is an address. Raises:
-    StallscopeError."""
+    """Serve the agents' pages until the block ends, where there is an address. ``health``: that of
+    each server's agent. Raises: StallscopeError."""
     if where is None or page is None:
         yield
         return
     from stallscope.agent.http import server
     from stallscope.agent.http.pages import Pages
 
-    clock = Clock()
-    pages = Pages(
-        page, lambda: [one.liveness.health(clock.now_ns()) for one in agents], dest, signatures
-    )
-    with server.listening(where, pages):
+    with server.listening(where, Pages(page, health, dest, signatures)):
         yield

@@ -4,18 +4,14 @@
 from __future__ import annotations
 
 import argparse
-import logging
 
-from stallscope.agent import cronstate, onlyagent
 from stallscope.agent.environment import Plan
+from stallscope.agent.onlyagent import only_pass
+from stallscope.agent.supervisor import Policy
 from stallscope.base.errors import Exit
-from stallscope.commands import _agent
-from stallscope.commands._numbers import time_between
-from stallscope.store.serverstate import ServerBusy
+from stallscope.commands import _agent, _agentoptions, _config
 
 __all__ = ["EPILOG", "add_arguments", "run"]
-
-_log = logging.getLogger(__name__)
 
 EPILOG = """\
 examples:
@@ -29,32 +25,21 @@ nothing and exits with 0.
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
-    _agent.add_arguments(parser)
-    parser.add_argument(
-        "--seconds",
-        type=time_between(1, 86400),
-        default=50.0,
-        metavar="SECONDS",
-        help="length of the pass (default 50, since cron starts one each minute)",
-    )
-    parser.add_argument(
-        "--fail-on-stall", action="store_true", help="exit with code 4 if a stall was found"
-    )
+    _agentoptions.add_cron_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> Exit:
-    """Make one pass."""
-    plan = Plan(seconds=args.seconds, raw_sql=args.raw_sql)
-    with _agent.agent(args, plan) as (agent, store), _agent.signals(agent.events.put, reload=False):
-        try:
-            with onlyagent.only_pass(store.dest, agent.server) as state:
-                if state is not None:
-                    cronstate.load(state, agent)
-                agent.run()
-                if state is not None:
-                    cronstate.save(state, agent)
-        except ServerBusy as busy:
-            _log.warning("%s; exiting", busy)
-            return Exit.DONE
-    stall = agent.incidents.stalls > 0
-    return Exit.STALL if stall and args.fail_on_stall else Exit.DONE
+    """Make one pass at each server."""
+    configuration = _config.load(args)
+    options = configuration.options
+    plan = Plan(seconds=options.seconds, raw_sql=options.raw_sql)
+    policy = Policy(waits=False, skips=True, restarts=False)
+    with (
+        _agent.supervisor(
+            configuration, args, plan, policy, only_pass, continues=True
+        ) as supervisor,
+        _agent.signals(supervisor.ask, reload=False),
+    ):
+        supervisor.run()
+    stall = any(server.stalls for server in supervisor.servers)
+    return Exit.STALL if stall and options.fail_on_stall else Exit.DONE

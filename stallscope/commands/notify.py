@@ -12,7 +12,8 @@ from pathlib import Path
 from stallscope.base.errors import Exit, UsageError
 from stallscope.base.text import clean
 from stallscope.collectors.triggers import triggerfile
-from stallscope.commands import _notify
+from stallscope.collectors.triggers.settings import AgentSettings
+from stallscope.commands import _config, _notify
 from stallscope.model.incident import Fired, Incident, TargetEntry, Verdict
 from stallscope.notify.alert import Alert, Event
 from stallscope.notify.receiver import Receiver, SendError
@@ -21,8 +22,8 @@ __all__ = ["EPILOG", "add_arguments", "run"]
 
 EPILOG = """\
 examples:
-  stallscope notify --test --triggers /etc/stallscope/db1.toml
-  stallscope notify --test --triggers /etc/stallscope/db1.toml --only pager
+  stallscope notify --test --config /etc/stallscope/db1.toml
+  stallscope notify --test --config /etc/stallscope/db1.toml --only pager
   stallscope notify --test --webhook https://example.org/hook
 """
 
@@ -38,6 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="send the stall of a server called TEST, and its end, to each destination",
     )
     parser.add_argument(
+        "--config", type=Path, metavar="FILE", help="the configuration with the destinations"
+    )
+    parser.add_argument(
         "--triggers", type=Path, metavar="FILE", help="the file with the destinations"
     )
     parser.add_argument(
@@ -48,21 +52,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> Exit:
     """Send to all at once; print a line for each."""
-    settings = triggerfile.defaults() if args.triggers is None else triggerfile.load(args.triggers)
-    found = _notify.receivers(args, settings)
+    found = _notify.receivers(args, _settings(args))
     unknown = set(args.only) - {receiver.name for receiver in found}
     if unknown:
         names = ", ".join(receiver.name for receiver in found) or "none"
         raise UsageError(f"--only {min(unknown)}: no destination has this name; there are: {names}")
     chosen = [receiver for receiver in found if not args.only or receiver.name in args.only]
     if not chosen:
-        raise UsageError("no destination: give --triggers FILE, --webhook or --notify-command")
+        raise UsageError(
+            "no destination: give --config FILE, --triggers FILE, --webhook or --notify-command"
+        )
     works = True
     with concurrent.futures.ThreadPoolExecutor(len(chosen)) as pool:
         for receiver, why in zip(chosen, pool.map(_try, chosen), strict=True):
             works = works and why is None
             print(f"{receiver.name}: {'sent, with its end' if why is None else clean(why)}")
     return Exit.DONE if works else Exit.FAILED
+
+
+def _settings(args: argparse.Namespace) -> AgentSettings:
+    if args.config is None:
+        return triggerfile.defaults() if args.triggers is None else triggerfile.load(args.triggers)
+    if args.triggers is not None:
+        raise UsageError("--config and --triggers cannot be combined: the file has all triggers")
+    server = _config.read(args.config).servers[0]
+    for name in ("notify_command", "webhook"):
+        if getattr(args, name) is None:
+            setattr(args, name, getattr(server.options, name))
+    return server.agent
 
 
 def _try(receiver: Receiver) -> str | None:

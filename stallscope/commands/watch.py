@@ -5,16 +5,17 @@ from __future__ import annotations
 
 import argparse
 import sys
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 
 from stallscope.agent.environment import Plan
 from stallscope.agent.loop import Agent
 from stallscope.agent.onlyagent import only_agent
+from stallscope.agent.supervisor import Policy
 from stallscope.base.errors import Exit, UsageError
+from stallscope.collectors.processes import Server
 from stallscope.collectors.triggers.dryrun import TriggerRun, sentence
-from stallscope.commands import _agent, _listen
-from stallscope.commands._numbers import time_between
-from stallscope.reporters.exposition import MetricsPage
+from stallscope.commands import _agent, _agentoptions, _config
 
 __all__ = ["EPILOG", "add_arguments", "run"]
 
@@ -22,66 +23,59 @@ EPILOG = """\
 examples:
   stallscope watch -p mysqld
   stallscope watch -p mariadbd --triggers /etc/stallscope/triggers.toml --dest /var/lib/stallscope
+  stallscope watch --config /etc/stallscope/orders.toml
   stallscope watch -p mysqld --dry-run --duration 60
   stallscope watch -p mysqld --json --notify-command '/usr/local/bin/page-me --stall'
 
-SIGTERM and Ctrl-C end it; SIGHUP reloads its triggers. A server has one agent in a store: a second
-one says who watches the server, and exits with 1.
+SIGTERM and Ctrl-C end it; SIGHUP reloads its configuration and triggers. A server has one agent in
+a store: a second one says who watches the server, and exits with 1.
 """
 
-_MAX_SECONDS = 366 * 86400.0
 _POLLS_OF_ONCE = 2
 """Rates need two samples."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
-    _agent.add_arguments(parser)
-    _listen.add_listen_argument(parser)
-    how = parser.add_argument_group("time")
-    how.add_argument(
-        "--poll-interval",
-        type=time_between(0.05, 60),
-        metavar="SECONDS",
-        help="polling interval, 0.05 to 60 (default: poll-interval of the triggers, 1)",
-    )
-    how.add_argument(
-        "--duration",
-        type=time_between(0.1, _MAX_SECONDS),
-        metavar="SECONDS",
-        help="end after SECONDS (default: never)",
-    )
-    how.add_argument("--once", action="store_true", help="evaluate triggers once and exit")
-    how.add_argument(
-        "--dry-run",
-        action="store_true",
-        help="show which triggers would fire and how close the others are; capture nothing",
-    )
+    _agentoptions.add_watch_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> Exit:
     """Watch until the end."""
-    if args.once and args.duration is not None:
+    configuration = _config.load(args)
+    options = configuration.options
+    if options.once and options.duration is not None:
         raise UsageError("--once and --duration cannot be combined")
     plan = Plan(
-        seconds=args.duration,
-        polls=_POLLS_OF_ONCE if args.once else None,
-        captures=not args.dry_run,
-        poll_interval=args.poll_interval,
-        raw_sql=args.raw_sql,
+        seconds=options.duration,
+        polls=_POLLS_OF_ONCE if options.once else None,
+        captures=not options.dry_run,
+        poll_interval=options.poll_interval,
+        raw_sql=options.raw_sql,
     )
-    page = None if args.listen is None else MetricsPage()
+    endless = options.duration is None and not options.once
+    policy = Policy(
+        waits=options.wait or (options.config is not None and endless), restarts=endless
+    )
     with (
-        _agent.agent(args, plan, page) as (agent, store),
-        _agent.signals(agent.events.put, reload=True),
         # A dry run stores nothing, and can be made beside the agent.
-        nullcontext() if args.dry_run else only_agent(store.dest, agent.server),
-        _listen.listening(args.listen, page, [agent], store.dest, args.signatures),
+        _agent.supervisor(
+            configuration, args, plan, policy, _nothing if options.dry_run else only_agent
+        ) as supervisor,
+        _agent.signals(supervisor.ask, reload=True),
     ):
-        agent.run()
-    if args.dry_run:
-        _print_states(agent)
+        supervisor.run()
+    if options.dry_run:
+        for server in supervisor.servers:
+            if server.agent is not None:
+                if len(supervisor.servers) > 1:
+                    print(f"{server.name}:")
+                _print_states(server.agent)
     return Exit.DONE
+
+
+def _nothing(dest: Path, server: Server) -> AbstractContextManager[None]:
+    return nullcontext()
 
 
 def _print_states(agent: Agent) -> None:

@@ -15,7 +15,8 @@ from stallscope.agent.sources import Sources
 from stallscope.base.errors import StallscopeError
 from stallscope.collectors import processes
 from stallscope.collectors.processes import Server
-from stallscope.commands import _agent
+from stallscope.collectors.triggers import triggerfile
+from stallscope.commands import _agent, _config
 from stallscope.main import parser
 from stallscope.store import Store
 from tests.unit.agentlog import Messages
@@ -34,9 +35,17 @@ def options(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def environment(tmp_path: Path, options: Path) -> _agent.CommandEnvironment:
-    args = parser(["watch"]).parse_args(["watch", "--defaults-file", str(options)])
+    args = parser(["watch"]).parse_args(
+        ["watch", "-p", "mariadbd", "--defaults-file", str(options)]
+    )
+    (settings,) = _config.load(args).servers
     return _agent.CommandEnvironment(
-        args, database(), Store.open(tmp_path / "store"), tmp_path, None, LineWriter(sys.stdout)
+        lambda: settings,
+        database(),
+        Store.open(tmp_path / "store"),
+        tmp_path,
+        LineWriter(sys.stdout),
+        tmp_path,
     )
 
 
@@ -49,8 +58,7 @@ def database() -> Server:
 
 
 def asked(environment: _agent.CommandEnvironment) -> Sources:
-    args = parser(["watch"]).parse_args(["watch"])
-    found = environment.sources(database(), _agent.settings_of(args), lambda text: None)
+    found = environment.sources(database(), triggerfile.defaults(), lambda text: None)
     found.close()
     return found
 

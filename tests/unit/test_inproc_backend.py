@@ -21,7 +21,7 @@ from stallscope.base.errors import Exit, StallscopeError, UsageError
 from stallscope.base.times import local
 from stallscope.collectors import probe, rings, snapshot, waits
 from stallscope.collectors.probe import ProbeError
-from stallscope.commands import _agent, _rings
+from stallscope.commands import _common, _config, _rings
 from stallscope.main import main, parser
 from stallscope.model import capturefile, waitlines
 from stallscope.model.capture import Capture
@@ -157,7 +157,8 @@ def test_what_the_probe_is_asked(tmp_path: Path) -> None:
 
 
 def arguments(*args: str) -> argparse.Namespace:
-    return parser(args[:1]).parse_args(args)
+    found = parser(args[:1]).parse_args(args)
+    return _config.load(found).options if args[0] in ("watch", "cron") else found
 
 
 @pytest.mark.parametrize("command", ["snap", "waits", "top", "watch", "cron"])
@@ -165,7 +166,7 @@ def test_the_server_is_that_of_the_ring(command: str, folder: Path) -> None:
     path = of_this_process(folder)
     args = arguments(command, "--ring", str(path))
     assert _rings.backend(args) == "inproc"
-    pids, servers = _rings.resolve(args, [], _agent._selector(args))
+    pids, servers = _rings.resolve(args, [], _common.selector(args))
     assert pids == (os.getpid(),)
     assert servers[0].main.pid == os.getpid()
 
@@ -174,7 +175,7 @@ def test_servers_of_rings_that_are_gone_or_cannot_be_seen(folder: Path) -> None:
     def said(path: Path) -> str:
         args = arguments("snap", "--ring", str(path))
         with pytest.raises(StallscopeError) as caught:
-            _rings.resolve(args, [], _agent._selector(args))
+            _rings.resolve(args, [], _common.selector(args))
         return str(caught.value)
 
     left = made(folder / "1-1.ring", ended=True)
@@ -198,11 +199,11 @@ def test_words_that_contradict_each_other(folder: Path, capsys: pytest.CaptureFi
         assert text in capsys.readouterr().err
     both = arguments("snap", "--ring", path, "-p", OWN, "-p", "1")
     with pytest.raises(UsageError, match="names one process"):
-        _rings.resolve(both, both.pid, _agent._selector(both))
+        _rings.resolve(both, both.pid, _common.selector(both))
     folder_of = arguments("snap", "--ring", str(folder))
     with pytest.raises(UsageError, match="is a directory"):
-        _rings.resolve(folder_of, [], _agent._selector(folder_of))
-    pids, _ = _rings.resolve(folder_of, [OWN], _agent._selector(folder_of))
+        _rings.resolve(folder_of, [], _common.selector(folder_of))
+    pids, _ = _rings.resolve(folder_of, [OWN], _common.selector(folder_of))
     assert pids == (os.getpid(),)
 
 

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``watch --config`` and ``cron --config`` as processes, on servers that are copies of sleep(1)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stallscope.base.errors import Exit
+from tests.support.agents import CHECKOUT, AgentProcess
+from tests.support.servers.waiting import PATIENCE, wait_until
+
+__all__: list[str] = []
+
+TWO = """\
+poll-interval = 0.1
+[agent]
+no-probe = true
+dest = "STORE/store"
+prometheus = "STORE/agent.prom"
+[sql]
+no-sql = true
+[[server]]
+name = "first"
+target = "NAME-a"
+[[server]]
+name = "second"
+target = "NAME-b"
+"""
+
+
+class Servers:
+    """Programs with names of their own that run until the test ends."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.name = f"s{os.getpid() % 100_000}"
+        """Part of the names: /proc shows 15 characters of them."""
+        self._stack = contextlib.ExitStack()
+
+    def start(self, which: str) -> subprocess.Popen[bytes]:
+        program = self.folder / f"{self.name}-{which}"
+        if not program.exists():
+            shutil.copy(shutil.which("sleep") or "/bin/sleep", program)
+        process = self._stack.enter_context(subprocess.Popen([program, "1000"]))
+        self._stack.callback(process.kill)
+        return process
+
+    def config(self, text: str = TWO) -> Path:
+        path = self.folder / "two.toml"
+        path.write_text(text.replace("NAME", self.name).replace("STORE", str(self.folder)))
+        path.chmod(0o640)
+        return path
+
+    def close(self) -> None:
+        self._stack.close()
+
+
+@pytest.fixture
+def servers(tmp_path: Path) -> Iterator[Servers]:
+    made = Servers(tmp_path)
+    yield made
+    made.close()
+
+
+@contextlib.contextmanager
+def agent(*words: object) -> Iterator[AgentProcess]:
+    with subprocess.Popen(
+        [sys.executable, "-m", "stallscope", *map(str, words)],
+        cwd=CHECKOUT,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        found = AgentProcess(process)
+        try:
+            yield found
+        finally:
+            found.kill()
+
+
+def ended(*words: object) -> tuple[int, list[str]]:
+    """Run a command to its end; return its exit code and what it said."""
+    done = subprocess.run(
+        [sys.executable, "-m", "stallscope", *map(str, words)],
+        cwd=CHECKOUT,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    return done.returncode, done.stderr.splitlines()
+
+
+def test_one_agent_watches_servers_that_come_and_reloads(servers: Servers, tmp_path: Path) -> None:
+    servers.start("a")
+    path = servers.config()
+    with agent("watch", "--config", path) as watch:
+        watch.wait_said("first: ready to capture")
+        watch.wait_said(f"second: waiting for the server: no process named {servers.name}-b")
+        one, other = servers.start("b"), servers.start("b")
+        watch.wait(
+            lambda: any("second: ready" in line or "2 servers" in line for line in watch.said),
+            "the second server",
+        )
+        other.kill()
+        watch.wait_said("second: ready to capture")
+        metrics = tmp_path / "agent.prom"
+        for which in ("a", "b"):
+            label = f'server="{servers.name}-{which}"'
+            wait_until(lambda: label in metrics.read_text(), label)  # noqa: B023
+        path.write_text(path.read_text().replace("no-probe = true", 'no-probe = "x"'))
+        watch.process.send_signal(signal.SIGHUP)
+        watch.wait_said(f"{path}:3: agent.no-probe: must be true or false; keeping the previous")
+        servers.config(TWO.replace("no-probe", 'webhook = "http://[::1]:1/"\nallow-gdb'))
+        watch.process.send_signal(signal.SIGHUP)
+        watch.wait_said("these settings change when the agent is restarted: allow-gdb, no-probe")
+        watch.wait_said("second: triggers reloaded")
+        one.kill()
+        watch.wait_said(f"{servers.name}-b (pid {one.pid}) has ended; waiting for it")
+        assert watch.stop() == Exit.DONE
+    assert not any("Traceback" in line for line in watch.said)
+    history = tmp_path / "store" / "history"
+    assert not any("locked" in line for line in watch.said), history
+    assert list((tmp_path / "store" / "spool").iterdir()) == []
+
+
+def test_without_a_configuration_a_missing_server_is_an_error(tmp_path: Path) -> None:
+    words = ["-p", "no-such-server", "--dest", tmp_path / "store", "--no-sql", "--no-probe"]
+    code, said = ended("watch", *words)
+    assert code == Exit.FAILED
+    assert len(said) == 1
+    assert "no process named no-such-server" in said[0]
+    assert not (tmp_path / "store").exists()
+    with agent("watch", "--wait", *words) as watch:
+        watch.wait_said("waiting for the server: no process named no-such-server")
+        assert watch.stop() == Exit.DONE
+
+
+def test_a_pass_of_cron_without_a_server_is_one_line(tmp_path: Path) -> None:
+    words = ["-p", "no-such-server", "--dest", tmp_path / "store", "--no-sql", "--no-probe"]
+    code, said = ended("cron", *words)
+    assert code == Exit.DONE
+    (line,) = said
+    assert line.endswith("; nothing to watch")
+
+
+def test_a_pass_at_a_configured_server(servers: Servers, tmp_path: Path) -> None:
+    servers.start("a")
+    path = servers.config(TWO.partition("[[server]]")[0] + '[server]\ntarget = "NAME-a"\n')
+    code, said = ended("cron", "--config", path, "--seconds", "1", "--fail-on-stall")
+    assert code == Exit.DONE, said
+    assert any("ready to capture" in line for line in said)
+    assert (tmp_path / "agent.prom").exists()
+
+
+def test_a_mistake_in_the_file_is_a_usage_error(servers: Servers) -> None:
+    path = servers.config("x = 1\ny = 2\n" + TWO)
+    code, said = ended("watch", "--config", path)
+    assert code == Exit.USAGE
+    (line,) = said
+    assert f"{path}:1: unknown key 'x'" in line
+    assert line.endswith(f"and 1 more: stallscope config check {path}")
