@@ -193,7 +193,11 @@ class Agent:
 
     def run(self) -> None:
         """Watch until the plan's end or a signal. No server can make it raise."""
-        self._begin()
+        try:
+            self._begin()
+        except BaseException:
+            self.abandon()
+            raise
         self.begun = True
         self.on_begun()
         begun = self._next_poll = self._clock.now_ns()
@@ -251,6 +255,14 @@ class Agent:
             _log.error("cannot notify of %s: %s: %s", event, type(error).__name__, error)
         if event == "end":
             self._prune_due = 0
+
+    def abandon(self) -> None:
+        """End the threads of an agent that has not begun."""
+        self._backend.close()
+        self._close_sources()
+        self._alerts.delivery.close(0.0)
+        self._writer.close(STOP_SECONDS)
+        self._target.close()
 
     def problems(self) -> list[str]:
         """Return what is wrong with the agent's own threads; from any thread."""

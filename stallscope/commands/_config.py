@@ -198,7 +198,7 @@ def _triggers(options: argparse.Namespace) -> AgentSettings:
 def _name_of(options: argparse.Namespace) -> str:
     for word in (options.pid, options.socket, options.port, options.datadir, options.ring):
         if word is not None:
-            return re.sub(r"[^\w.-]", "_", one_line(str(word), 64)).strip("_") or "server"
+            return re.sub(r"[^\w.-]", "_", one_line(str(word), 64)).strip("_.-") or "server"
     raise UsageError(
         "which server? give -p PID or -p NAME, or --socket, --port, --datadir, or --config FILE"
     )

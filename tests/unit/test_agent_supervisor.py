@@ -139,7 +139,8 @@ def test_a_loop_that_fails_is_started_again_and_others_go_on(
     monkeypatch.setattr(broken, "sources", sources)
     with fleet.running() as supervisor:
         one, two = supervisor.servers
-        wait_until(lambda: one.failures >= 2, "it was started again")
+        wait_until(lambda: one.failures >= 5, "it was started again")
+        wait_until(lambda: _threads_of("one") <= 3, "threads of loops that failed have ended")
         breach(fleet.environments["two"])
         wait_until(lambda: one.state == "failed", "it failed")
         (problem,) = supervisor.problems()
@@ -153,6 +154,10 @@ def test_a_loop_that_fails_is_started_again_and_others_go_on(
     assert "loop.py:" in first
     assert " sources]" in first
     assert "\n" not in first
+
+
+def _threads_of(server: str) -> int:
+    return sum(thread.name.startswith(f"{server}/") for thread in threading.enumerate())
 
 
 def test_a_loop_that_fails_in_its_middle_is_started_again(fleet: Fleet) -> None:

@@ -223,6 +223,8 @@ def test_without_a_file_the_options_are_as_they_were() -> None:
     (server,) = load(None, "-p", "mysqld").servers
     assert (server.name, server.options.log_format) == ("mysqld", "text")
     assert server.options.backend == "auto"
+    assert load(None, "-p", "..").servers[0].name == "server"
+    assert load(None, "--socket", "/run/a b.sock").servers[0].name == "run_a_b.sock"
     with pytest.raises(UsageError, match="which server"):
         load(None)
 
