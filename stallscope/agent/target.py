@@ -110,12 +110,12 @@ class Target:
             self._descriptor = os.pidfd_open(server.main.pid)
 
     def _wait_for_next(self, now_ns: int) -> None:
-        _log.warning(
-            "%s (pid %d) has ended; waiting for it", self.server.name, self.server.main.pid
-        )
         self._lost_ns = now_ns
         self._candidates.changed(now_ns / 1e9)
         self._retry_soon(now_ns)
+        _log.warning(
+            "%s (pid %d) has ended; waiting for it", self.server.name, self.server.main.pid
+        )
 
     def _is_reachable(self, now_ns: int) -> bool:
         if now_ns < self._due_ns:
