@@ -40,6 +40,7 @@ COMMANDS = {
     "run": "start a server with the in-process library, where BPF and ptrace are not permitted",
     "inproc": "show and configure in-process libraries of running servers",
     "doctor": "check what works on this host, and how to fix what does not",
+    "version": "show the versions of all parts: program, probe, signatures, formats, libraries",
 }
 """Each has a module of its name in stallscope.commands; ``command_module`` imports one."""
 
@@ -196,6 +197,10 @@ def command_module(name: str) -> Command:
             from stallscope.commands import doctor
 
             return doctor
+        case "version":
+            from stallscope.commands import version
+
+            return version
     raise UsageError(f"no command {name!r}")
 
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 
 import functools
 import os
+import subprocess
 import sys
 from pathlib import Path
 
 from stallscope.base.childenv import child_environment
 
-__all__ = ["FOLDER", "checkout", "module_command", "version"]
+__all__ = ["FOLDER", "checkout", "commit", "module_command", "version"]
 
 FOLDER = Path(__file__).resolve().parents[1]
 """The folder ``stallscope``, installed or of a checkout."""
+_GIT_SECONDS = 10.0
 
 
 def checkout() -> Path | None:
@@ -33,6 +35,30 @@ def version() -> str:
         return importlib.metadata.version("stallscope")
     except importlib.metadata.PackageNotFoundError:
         return "0+unknown"
+
+
+def commit() -> str | None:
+    """Return what this was built from, with ``-dirty`` where files differ; None where nobody
+    knows. Of a checkout it is what git says."""
+    root = checkout()
+    if root is None:
+        try:
+            return (FOLDER / "_commit").read_text("ascii").strip()
+        except OSError:
+            return None
+    describe = ["describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(root), *describe],
+            capture_output=True,
+            text=True,
+            timeout=_GIT_SECONDS,
+            env=child_environment(),
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
 
 
 def module_command(module: str) -> tuple[list[str], dict[str, str]]:
