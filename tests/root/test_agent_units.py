@@ -24,7 +24,7 @@ pytestmark = pytest.mark.needs("root")
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 UNITS = CHECKOUT / "scripts/systemd"
-SERVICES = ("stallscope.service", "stallscope-cron.service")
+SERVICES = ("stallscope.service", "stallscope@.service", "stallscope-cron.service")
 EXPOSURE = 7.0
 """Of 10, by systemd-analyze security; docs/agent.md says what keeps it from being less."""
 # Each makes systemd set no_new_privs for a service of another user, systemd.exec(5).
@@ -76,6 +76,11 @@ def test_units_are_hardened(unit: str, needs_systemd: str) -> None:
     options = ("--offline=true", f"--threshold={EXPOSURE * 10:.0f}")
     done = run(needs_systemd, "security", *options, str(UNITS / unit))
     assert done.returncode == 0, done.stdout[-400:] + done.stderr
+
+
+@pytest.mark.parametrize("unit", SERVICES)
+def test_no_quota_stops_the_probe_in_a_snapshot(unit: str) -> None:
+    assert "CPUQuota" not in re.findall(r"^(\w+)=", (UNITS / unit).read_text(), re.MULTILINE)
 
 
 @pytest.mark.parametrize("unit", SERVICES)
