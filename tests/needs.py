@@ -37,7 +37,7 @@ from tests.support.servers.cache import cache_folder, why_missing
 from tests.support.servers.inside import library_path
 from tests.support.servers.mariadb import lock_plugin_missing
 from tests.support.stalls import device_missing
-from tests.support.vm import systems
+from tests.support.vm import roots, systems
 
 __all__ = ["FIREFOX_PROFILER", "FLAMEGRAPH", "NEEDS", "SPEEDSCOPE", "required", "why_not"]
 
@@ -182,6 +182,7 @@ NEEDS: dict[str, Callable[[], str | None]] = {
     "mandoc": tool("mandoc"),
     "man": tool("man"),
     "systems": systems.missing,
+    "packages": roots.missing,
     "zsh": tool("zsh"),
     "fish": tool("fish"),
 }

@@ -17,8 +17,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
+from packages import sources
 
-from tests.support.vm import builds, systems
+from tests.support.vm import roots
 
 __all__ = ["CONTAINERFILE", "Image", "build", "instructions"]
 
@@ -67,7 +68,7 @@ def build(text: str, folder: Path, base: Callable[[str, Path], None]) -> Image:
         assert image is not None, "FROM comes first"
         match name:
             case "RUN":
-                systems.inside(image.root, image.script(rest))
+                roots.inside(image.root, image.script(rest))
             case "ENV":
                 pairs = (word.partition("=") for word in shlex.split(rest))
                 image.env.update({variable: value for variable, _, value in pairs})
@@ -89,7 +90,7 @@ def _copy(words: list[str], root: Path, stages: dict[str, Image]) -> None:
         return
     source, target = words
     assert source == ".", "only the whole checkout"
-    for name in builds.sources():
+    for name in sources():
         place = root / target.lstrip("/") / name
         place.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(CHECKOUT / name, place, follow_symlinks=False)
@@ -97,8 +98,8 @@ def _copy(words: list[str], root: Path, stages: dict[str, Image]) -> None:
 
 def new_root(number: str, root: Path) -> None:
     """Make the root folder of a release, which trusts whom this machine trusts."""
-    systems.debootstrap(systems.RELEASES[number], root)
-    shutil.copy(builds.CERTIFICATES, root / builds.CERTIFICATES.lstrip("/"))
+    roots.debootstrap(roots.RELEASES[number], root)
+    roots.trust(root)
 
 
 def main() -> int:

@@ -346,6 +346,15 @@ def systems_step(releases: Sequence[str]) -> Step:
     )
 
 
+def packages_step(expression: str | None) -> Step:
+    """Build packages, and use them in clean root folders."""
+    return Step(
+        "tests of packages",
+        lambda output: pytest(output, ["tests/packages"], expression, report="packages"),
+        ALONE,
+    )
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/test", description=__doc__)
     parser.add_argument("-k", metavar="EXPR", help="only the Python tests that match")
@@ -364,7 +373,12 @@ def main() -> int:
     parser.add_argument(
         "--systems", nargs="*", metavar="12|13", help="only the agent on whole systems"
     )
+    parser.add_argument(
+        "--packages", action="store_true", help="only packages, in clean root folders"
+    )
     arguments = parser.parse_args()
+    if arguments.packages:
+        return finish([packages_step(arguments.k)])
     if arguments.kernels is not None:
         return finish([kernel_step(arguments.kernels, arguments.k, update=arguments.update)])
     if arguments.systems is not None:

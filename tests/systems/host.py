@@ -12,11 +12,13 @@ from typing import Any
 
 from tests.support.vm.machine import Machine
 
-__all__ = ["EXPOSURE", "PAYLOAD", "PYTHON", "Host"]
+__all__ = ["EXPOSURE", "PAYLOAD", "UNIT", "Host"]
 
 HERE = Path(__file__).resolve().parent
 PAYLOAD = "/mnt/stallscope"
-PYTHON = "/opt/stallscope/bin/python"
+PYTHON = "/usr/bin/env PYTHONPATH=/usr/lib/stallscope/python /usr/bin/python3"
+"""With the packages that stallscope brings: a client of the server is among them."""
+UNIT = "stallscope@db"
 EXPOSURE = 7.0
 """Of 10, by systemd-analyze security; docs/agent.md says what keeps it from being less."""
 READY = re.compile(r"(?:ready to capture|watching) \S+ \(pid (\d+)\b.*")
@@ -52,7 +54,7 @@ class Host:
     def server_pid(self) -> int:
         return int(self.check("systemctl show -P MainPID mariadb"))
 
-    def journal(self, unit: str = "stallscope") -> str:
+    def journal(self, unit: str = UNIT) -> str:
         """Return what the unit has said since this boot."""
         return self.check(f"journalctl -b -u {unit} -o cat --no-pager")
 

@@ -13,7 +13,7 @@ import pytest
 from tests.support import imagebuild
 from tests.support.imagebuild import CONTAINERFILE, Image
 from tests.support.targets import Target
-from tests.support.vm import systems
+from tests.support.vm import roots
 
 __all__: list[str] = []
 
@@ -25,7 +25,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
     folder: Path = tmp_path_factory.mktemp("image")
     folder.chmod(0o755)
     yield imagebuild.build(CONTAINERFILE.read_text(), folder, imagebuild.new_root)
-    systems.run(["rm", "-rf", "--one-file-system", str(folder)])
+    roots.run(["rm", "-rf", "--one-file-system", str(folder)])
 
 
 def in_image(image: Image, *words: str) -> str:
@@ -33,7 +33,7 @@ def in_image(image: Image, *words: str) -> str:
     entry = json.loads(image.metadata["ENTRYPOINT"])
     user = image.metadata["USER"].partition(":")[0]
     become = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"]
-    return systems.inside(image.root, image.script(shlex.join([*become, *entry, *words])))
+    return roots.inside(image.root, image.script(shlex.join([*become, *entry, *words])))
 
 
 def test_it_starts_as_its_user(image: Image) -> None:
@@ -50,12 +50,12 @@ def test_it_captures_and_reports(image: Image) -> None:
             "stallscope report /tmp/a.jsonl.zst -o - >/tmp/a.html 2>/dev/null",
             "tail -c 20 /tmp/a.html",
         )
-        said = systems.inside(image.root, image.script("\n".join(commands)))
+        said = roots.inside(image.root, image.script("\n".join(commands)))
     assert said.rstrip().endswith("</html>")
     assert (image.root / "tmp/a.jsonl.zst").stat().st_size > 100
 
 
 def test_no_compiler_is_left(image: Image) -> None:
-    found = systems.inside(image.root, "command -v gcc clang meson || true")
+    found = roots.inside(image.root, "command -v gcc clang meson || true")
     assert found == ""
     assert not (image.root / "src").exists()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.systems.host import EXPOSURE, PAYLOAD, Host
+from tests.systems.host import EXPOSURE, PAYLOAD, UNIT, Host
 
 __all__: list[str] = []
 
@@ -21,9 +21,14 @@ pytestmark = [pytest.mark.needs("root", "systems"), pytest.mark.timeout(7200)]
 HERE = Path(__file__).resolve().parent
 CAPABILITIES = {"cap_bpf", "cap_perfmon", "cap_sys_ptrace", "cap_checkpoint_restore"}
 PROBE = "/usr/libexec/stallscope/stallscope-probe"
-UNITS = ("stallscope.service", "stallscope-cron.service", "stallscope-cron.timer")
+UNITS = (
+    "stallscope@db.service",
+    "stallscope.service",
+    "stallscope-cron.service",
+    "stallscope-cron.timer",
+)
 QUIETLY = "DEBIAN_FRONTEND=noninteractive"
-SETTINGS = "TARGET=mariadbd\nOPTIONS=--defaults-file /etc/stallscope/my.cnf\n"
+SQL = '[sql]\ndefaults-file = "/etc/stallscope/my.cnf"\n'
 LOGIN = "[client]\nuser=stallscope\npassword=secret\n"
 INPROC_RULES = """\
 /usr/lib/stallscope/libstallscope.so mr,
@@ -48,22 +53,34 @@ def test_the_server_is_confined(host: Host) -> None:
     assert any('name="/srv/readable"' in line for line in host.denials())
 
 
-def test_it_is_installed_by_the_documented_commands(host: Host) -> None:
-    said = host.check(f"{PAYLOAD}/scripts/install-agent --wheels {PAYLOAD}/dist", seconds=1800)
-    assert "installed stallscope" in said
+def test_it_is_installed_by_the_documented_command(host: Host) -> None:
+    assert host.run("command -v gcc cc clang pip3").out == ""
+    host.check(f"{QUIETLY} apt-get -q -y install {PAYLOAD}/stallscope_*.deb", seconds=1800)
     assert host.check(f"stat -c '%U:%G %a' {PROBE}").strip() == "root:stallscope 750"
     assert set(re.findall(r"cap_\w+", host.check(f"/usr/sbin/getcap {PROBE}"))) == CAPABILITIES
-    assert host.run("systemctl is-active stallscope").out.strip() == "inactive"
-    assert host.check("readlink /usr/bin/stallscope").startswith("/opt/stallscope/")
+    for unit in ("stallscope", "stallscope@mariadb"):
+        assert host.run(f"systemctl is-active {unit}").out.strip() == "inactive"
     assert "stallscope" in host.check("runuser -u nobody -- stallscope --version")
     assert "Permission denied" in host.run(f"runuser -u nobody -- {PROBE} --version").err
+
+
+def test_the_second_command_starts_the_agent(host: Host) -> None:
+    """With the settings that the package brings, before there is an account for it."""
+    host.check("systemctl enable --now stallscope@mariadb")
+    pid = host.server_pid()
+    host.until(lambda: f"(pid {pid})" in host.journal("stallscope@mariadb"), "it watches", 600)
+    # It has said so to systemd, or the command would have failed; and it goes on to say so.
+    asked = "systemctl show -P WatchdogTimestampMonotonic stallscope@mariadb"
+    first = int(host.check(asked))
+    host.until(lambda: int(host.check(asked)) > first, "it answers the watchdog")
+    host.check("systemctl disable --now stallscope@mariadb")
 
 
 def test_its_units_are_what_systemd_takes(host: Host) -> None:
     done = host.run(f"systemd-analyze verify --man=no {' '.join(UNITS)}")
     about_ours = [line for line in done.err.splitlines() if "stallscope" in line]
     assert (done.code, about_ours) == (0, [])
-    for unit in UNITS[:2]:
+    for unit in UNITS[:3]:
         said = host.check(f"systemd-analyze security --no-pager {unit}")
         exposure = re.search(r"Overall exposure level for \S+ (\d+\.\d+)", said)
         assert exposure is not None, said[-400:]
@@ -72,8 +89,8 @@ def test_its_units_are_what_systemd_takes(host: Host) -> None:
 
 
 def test_the_doctor_sees_what_the_agent_can_do(host: Host) -> None:
-    host.machine.write("/etc/default/stallscope", SETTINGS)
-    host.check("install -d -o root -g stallscope -m 750 /etc/stallscope")
+    settings = host.check("cat /etc/stallscope/mariadb.toml")
+    host.machine.write("/etc/stallscope/db.toml", settings + SQL)
     host.machine.write("/etc/stallscope/my.cnf", LOGIN)
     host.check("chown root:stallscope /etc/stallscope/my.cnf; chmod 640 /etc/stallscope/my.cnf")
     with host.stalled():  # makes the account
@@ -98,7 +115,7 @@ def test_its_advice_on_perf_events_helps(host: Host) -> None:
 
 
 def test_it_starts_and_names_a_stall(host: Host) -> None:
-    host.check("systemctl enable --now stallscope")
+    host.check(f"systemctl enable --now {UNIT}")
     said = host.wait_for_agent(host.server_pid())
     assert said.endswith("wait programs are attached when a wait is long")
     with host.stalled():
@@ -111,8 +128,8 @@ def test_it_starts_and_names_a_stall(host: Host) -> None:
 
 def test_it_is_restarted(host: Host) -> None:
     before = len(host.incidents())
-    host.check("systemctl restart stallscope")
-    assert host.check("systemctl is-active stallscope").strip() == "active"
+    host.check(f"systemctl restart {UNIT}")
+    assert host.check(f"systemctl is-active {UNIT}").strip() == "active"
     host.wait_for_agent(host.server_pid())
     assert len(host.incidents()) == before
 
@@ -157,7 +174,11 @@ def test_it_comes_back_after_a_reboot(host: Host) -> None:
 
 
 def test_the_library_works_under_the_profile(host: Host) -> None:
-    host.check(f"{PAYLOAD}/scripts/install-inproc mariadb.service")
+    # As docs/install.md has it.
+    host.check(
+        "install -D -m 644 /usr/share/stallscope/stallscope-inproc.conf"
+        " /etc/systemd/system/mariadb.service.d/stallscope.conf && systemctl daemon-reload"
+    )
     local = "/etc/apparmor.d/local/usr.sbin.mariadbd"
 
     def restarted(rules: str) -> None:
@@ -184,34 +205,34 @@ def test_the_library_works_under_the_profile(host: Host) -> None:
         assert done.code in (0, 3), done.said
         assert "metadata-lock" in done.out
     assert host.doctor("--no-sql", user="root")["inproc"][0] == "ok"
-    host.check(f"{PAYLOAD}/scripts/install-inproc --remove mariadb.service; rm {local}")
+    host.check(
+        "rm /etc/systemd/system/mariadb.service.d/stallscope.conf && systemctl daemon-reload"
+        f" && rm {local}"
+    )
     host.check("systemctl restart mariadb", seconds=900)
     host.wait_for_agent(host.wait_for_server())
 
 
 def test_it_is_upgraded_while_it_runs(host: Host) -> None:
-    said = host.check(f"{PAYLOAD}/scripts/install-agent --wheels {PAYLOAD}/dist", seconds=1800)
-    assert "systemctl restart stallscope" in said
-    host.check("systemctl restart stallscope")
+    before = host.check(f"systemctl show -P MainPID {UNIT}")
+    host.check(
+        f"{QUIETLY} apt-get -q -y --reinstall install {PAYLOAD}/stallscope_*.deb", seconds=1800
+    )
+    # The package restarts what runs.
+    assert host.check(f"systemctl show -P MainPID {UNIT}") != before
     host.wait_for_agent(host.server_pid())
 
 
 def test_it_is_removed(host: Host) -> None:
     pid = host.server_pid()
-    host.check(f"{PAYLOAD}/scripts/install-agent --remove")
-    assert host.run("systemctl cat stallscope.service").code != 0
+    host.check(f"{QUIETLY} apt-get -q -y remove stallscope", seconds=900)
+    assert host.run("systemctl is-active " + UNIT).out.strip() != "active"
+    assert host.check("test -e /etc/stallscope/db.toml; ls /var/lib/stallscope") != ""
+    host.check(f"{QUIETLY} apt-get -q -y purge stallscope", seconds=900)
     left = host.check(
         "find / -xdev -name '*stallscope*' -not -path '/proc/*' -not -path '/mnt/*'"
         " -not -path '/var/log/*'"
     ).split()
-    assert set(left) <= {
-        "/etc/default/stallscope",
-        "/etc/hostname",
-        "/etc/stallscope",
-        "/usr/lib/stallscope",
-        "/usr/lib/stallscope/libstallscope.so",
-        "/usr/lib/tmpfiles.d/stallscope-inproc.conf",
-        "/var/lib/stallscope",
-    }
+    assert set(left) <= {"/etc/hostname"}
     assert host.server_pid() == pid
     assert host.run("mariadb -e 'DO 1'").code == 0

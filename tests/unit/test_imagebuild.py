@@ -9,7 +9,7 @@ import pytest
 
 from tests.support import imagebuild
 from tests.support.imagebuild import CONTAINERFILE, build, instructions
-from tests.support.vm import systems
+from tests.support.vm import roots
 
 __all__: list[str] = []
 
@@ -27,7 +27,7 @@ def test_it_knows_every_instruction_of_ours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran: list[str] = []
-    monkeypatch.setattr(systems, "inside", lambda root, script: ran.append(script))
+    monkeypatch.setattr(roots, "inside", lambda root, script: ran.append(script))
 
     def base(number: str, root: Path) -> None:
         assert number == "13"

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The checkout, built for the systems of the tests as docs/agent.md says it is to be built.
+"""The checkout's package, built for the systems of the tests as docs/install.md says.
 
-``python builds.py 12 13`` makes images and builds, each once, into the cache. A release has a root
-folder of its own with the compilers: what a build needs of libraries is what its release has.
+``python builds.py 12 13`` makes images and packages, each once, into the cache.
 """
 
 from __future__ import annotations
@@ -18,82 +17,44 @@ from tests.support.servers.cache import Unavailable, cache_folder
 
 from tests.support.vm import systems
 from tests.support.vm.machine import Machine
-from tests.support.vm.systems import ARCHIVE, RELEASES, debootstrap, disk, inside, once, run
+from tests.support.vm.roots import MADE_OF, RELEASES, once, run
+from tests.support.vm.systems import disk
 
-__all__ = ["payload", "wheels"]
+__all__ = ["package", "payload"]
 
 CHECKOUT = Path(__file__).resolve().parents[3]
-CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
-NOT_IN_WHEELS = ("docs", "tests", "scripts")
-KEPT = (".venv", "build")
 SETTLE_SECONDS = 1800.0
 
 
-def sources() -> list[Path]:
-    """Return the files of the checkout, by their names in it: those that git has, or would have."""
-    listed = run(["git", "-C", CHECKOUT, "ls-files", "-z", "-co", "--exclude-standard"])
-    return [Path(name) for name in listed.split("\0") if name and (CHECKOUT / name).is_file()]
-
-
 def made_of() -> str:
-    """Return what the wheels depend on."""
+    """Return what a package depends on: the commit is in it, and all that differs from it."""
     seen = hashlib.sha256()
-    for name in sorted(sources()):
-        if name.parts[0] not in NOT_IN_WHEELS or name.parts[:2] == ("docs", "commands"):
-            seen.update(bytes(name) + b"\0" + (CHECKOUT / name).read_bytes())
+    for words in (("rev-parse", "HEAD"), ("diff", "HEAD", "--", ".", ":!tests")):
+        seen.update(run(["git", "-c", "safe.directory=*", "-C", CHECKOUT, *words]).encode())
     return seen.hexdigest()
 
 
-def wheels(number: str) -> Path:
-    """Build the checkout for a release, where it has changed; return the folder of its wheels."""
-    release = RELEASES[number]
-    place = cache_folder() / "systems" / f"{number}-build"
-    once(
-        place,
-        release.suite,
-        lambda part: debootstrap(release, part / "root"),
-        f"making a root folder of Debian {number} to build in (100 MB from {ARCHIVE})",
-    )
-    root = place / "root"
-    target = root / "root/stallscope"
-    dist = target / "dist"
-    stamp = root / "root/wheels-made-of"
-    wanted = made_of()
-    if stamp.exists() and stamp.read_text() == wanted and dist.is_dir():
-        return dist
-    print(f"setup: building for Debian {number} (600 MB from {ARCHIVE} the first time)", flush=True)
-    target.mkdir(exist_ok=True)
-    for old in target.iterdir():
-        if old.name in KEPT:
-            continue
-        if old.is_dir() and not old.is_symlink():
-            shutil.rmtree(old)
-        else:
-            old.unlink()
-    for name in sources():
-        (target / name).parent.mkdir(parents=True, exist_ok=True)
-        # Without its time: one before that of the last build would keep what was built then.
-        shutil.copy(CHECKOUT / name, target / name, follow_symlinks=False)
-    stamp.unlink(missing_ok=True)
-    # Whom this machine trusts: a proxy of its network may be among them.
-    shutil.copy(CERTIFICATES, root / CERTIFICATES.lstrip("/"))
-    inside(root, "cd /root/stallscope && ./scripts/setup && ./scripts/wheels")
-    stamp.write_text(wanted)
-    return dist
+def package(number: str) -> Path:
+    """Build the package for a release, where the checkout has changed; return its file."""
+    place = cache_folder() / "systems" / f"{number}-package"
+
+    def make(part: Path) -> None:
+        suite = RELEASES[number].suite
+        run([CHECKOUT / "scripts/package", "deb", "--suite", suite, "--output", part])
+
+    once(place, made_of(), make, f"building the package for Debian {number}")
+    (found,) = place.glob("*.deb")
+    return found
 
 
 def payload(number: str, file: Path) -> None:
-    """Make a disk of what a user carries to a host: the wheels, and scripts/ of the checkout."""
-    dist = wheels(number)
+    """Make a disk of what a user carries to a host: the package."""
+    built = package(number)
     root = file.with_suffix(".root")
     shutil.rmtree(root, ignore_errors=True)
-    shutil.copytree(dist, root / "dist")
-    for name in sources():
-        if name.parts[0] == "scripts" and name.parts[:2] != ("scripts", "lib"):
-            (root / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(CHECKOUT / name, root / name)
-    size = sum(path.stat().st_size for path in root.rglob("*") if path.is_file())
-    disk(root, file, size + size // 4 + (32 << 20))
+    root.mkdir()
+    shutil.copy(built, root)
+    disk(root, file, built.stat().st_size * 5 // 4 + (32 << 20))
     shutil.rmtree(root)
 
 
@@ -113,7 +74,7 @@ def settle(number: str) -> None:
             machine.check("mariadb -e 'DO 1'")
             machine.power_off()
     except BaseException:
-        (place / systems.MADE_OF).unlink()  # its file system may be in any state
+        (place / MADE_OF).unlink()  # its file system may be in any state
         raise
     stamp.touch()
 
@@ -126,7 +87,7 @@ def main() -> int:
             parser.error(f"no system {number}: {', '.join(RELEASES)}")
         systems.build(number)
         settle(number)
-        wheels(number)
+        package(number)
     return 0
 
 

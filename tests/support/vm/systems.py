@@ -9,54 +9,42 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import subprocess
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from tests.support.servers.cache import Unavailable, cache_folder
+from tests.support.vm.roots import (
+    ARCHIVE,
+    MADE_OF,
+    RELEASES,
+    Release,
+    debootstrap,
+    inside,
+    once,
+    run,
+)
 
 __all__ = [
-    "ARCHIVE",
     "BOOTED",
-    "MADE_OF",
-    "RELEASES",
     "Image",
-    "Release",
     "build",
-    "debootstrap",
     "disk",
     "folder",
     "image",
-    "inside",
     "missing",
-    "once",
-    "run",
+    "repacked",
     "wanted",
 ]
 
 HERE = Path(__file__).resolve().parent
-ARCHIVE = "http://deb.debian.org/debian"
-SECURITY = "http://deb.debian.org/debian-security"
-KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 IMAGE_BYTES = 6 << 30
 """Of the file system; the file is sparse."""
-MADE_OF, BOOTED = "made-of", "booted"
-"""Files next to an image: the recipe that made it; a mark that it was booted once."""
-SECONDS = 3600
+BOOTED = "booted"
+"""File next to an image: a mark that it was booted once."""
 TOOLS = ("debootstrap", "mkfs.ext4", "qemu-system-x86_64", "dpkg-deb", "unshare")
 
 
-class Release(NamedTuple):
-    number: str
-    suite: str
-
-
-RELEASES = {
-    release.number: release for release in (Release("12", "bookworm"), Release("13", "trixie"))
-}
-
-# What a host has that runs a database, and what docs/agent.md says the agent needs there.
+# What a host has that runs a database, and what the package depends on: a machine has no network.
 SYSTEM = (
     "systemd-sysv",
     "dbus",
@@ -66,7 +54,6 @@ SYSTEM = (
     "apparmor",
     "procps",
     "python3",
-    "python3-venv",
     "libbpf1",
     "libcap2-bin",
 )
@@ -125,71 +112,6 @@ def wanted() -> list[str]:
     return os.environ.get("STALLSCOPE_SYSTEMS", "").split() or list(RELEASES)
 
 
-def run(argv: Sequence[str | Path], **environment: str) -> str:
-    """Run a program and return what it prints; its complaint is the error's text."""
-    path = f"{os.environ.get('PATH', '')}:/usr/local/sbin:/usr/sbin:/sbin"
-    done = subprocess.run(
-        [str(word) for word in argv],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        timeout=SECONDS,
-        check=False,
-        env={**os.environ, "PATH": path, "LC_ALL": "C.UTF-8", **environment},
-    )
-    if done.returncode != 0:
-        words = " ".join(str(word) for word in argv)
-        raise Unavailable(f"{words[:200]}: exit code {done.returncode}:\n{done.stdout[-2000:]}")
-    return done.stdout
-
-
-def inside(root: Path, script: str) -> str:
-    """Run a shell script in a root folder, with its /proc and /sys, which are gone with it."""
-    mounts = (
-        f"mount -t proc proc {root}/proc && mount -t sysfs sys {root}/sys"
-        f" && mount --rbind /dev {root}/dev && exec chroot {root} /bin/bash -euc "
-    )
-    quoted = "'" + script.replace("'", "'\\''") + "'"
-    return run(
-        ["nice", "unshare", "--mount", "--propagation=private", "/bin/sh", "-euc", mounts + quoted],
-        DEBIAN_FRONTEND="noninteractive",
-        HOME="/root",
-        TMPDIR="/tmp",
-    )
-
-
-def debootstrap(release: Release, root: Path) -> None:
-    """Make a smallest system, whose apt knows the release's updates, and starts no service."""
-    run(
-        [
-            "nice",
-            "debootstrap",
-            "--variant=minbase",
-            "--include=ca-certificates",
-            release.suite,
-            root,
-            ARCHIVE,
-        ]
-    )
-    sources = [
-        f"deb {ARCHIVE} {release.suite} main",
-        f"deb {ARCHIVE} {release.suite}-updates main",
-        f"deb {SECURITY} {release.suite}-security main",
-    ]
-    (root / "etc/apt/sources.list").write_text("\n".join(sources) + "\n")
-    (root / "etc/apt/apt.conf.d/90tests").write_text(
-        'APT::Install-Recommends "false";\nDpkg::Use-Pty "0";\n'
-        'Dpkg::Options { "--force-unsafe-io"; };\n'
-    )
-    guard = root / "usr/sbin/policy-rc.d"
-    guard.write_text("#!/bin/sh\nexit 101\n")
-    guard.chmod(0o755)
-    shutil.copy("/etc/resolv.conf", root / "etc/resolv.conf")
-    inside(root, "apt-get -q update")
-
-
 def server_versions(root: Path) -> list[str]:
     """Return the versions of MariaDB in the archive, the newest first."""
     lines = inside(root, "apt-cache madison mariadb-server").splitlines()
@@ -220,8 +142,8 @@ def install_server(root: Path) -> None:
         repacked(package)
 
 
-def repacked(package: Path) -> None:
-    """Give a package a later version, and nothing else."""
+def repacked(package: Path) -> Path:
+    """Give a package a later version, and nothing else; return its new file."""
     parts = package.with_suffix("")
     run(["dpkg-deb", "-R", package, parts])
     control = parts / "DEBIAN/control"
@@ -229,8 +151,9 @@ def repacked(package: Path) -> None:
     lines = [line + "+later1" if line.startswith("Version: ") else line for line in lines]
     control.write_text("\n".join(lines) + "\n")
     package.unlink()
-    run(["dpkg-deb", "--root-owner-group", "-Zgzip", "-z1", "-b", parts, package])
+    said = run(["dpkg-deb", "--root-owner-group", "-Zgzip", "-z1", "-b", parts, package.parent])
     shutil.rmtree(parts)
+    return Path(said.rsplit("'", 2)[1])
 
 
 def settle(root: Path) -> None:
@@ -271,27 +194,13 @@ def disk(root: Path, file: Path, size: int) -> None:
     run(["mkfs.ext4", "-q", "-F", "-d", root, file])
 
 
-def once(place: Path, recipe: str, make: Callable[[Path], None], say: str) -> None:
-    """Make a folder by a recipe, unless it is there and made by the same."""
-    stamp = place / MADE_OF
-    if stamp.exists() and stamp.read_text() == recipe:
-        return
-    print(f"setup: {say}", flush=True)
-    part = place.with_name(place.name + ".part")
-    for old in (part, place):
-        shutil.rmtree(old, ignore_errors=True)
-    part.mkdir(parents=True)
-    try:
-        make(part)
-    except BaseException:
-        shutil.rmtree(part, ignore_errors=True)
-        raise
-    (part / MADE_OF).write_text(recipe)
-    part.rename(place)
-
-
 def recipe() -> str:
-    files = (HERE / "systems.py", HERE / "control.py", HERE / "test-control.service")
+    files = (
+        HERE / "roots.py",
+        HERE / "systems.py",
+        HERE / "control.py",
+        HERE / "test-control.service",
+    )
     return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
 
 
