@@ -48,7 +48,7 @@ def errors(folder: Path, text: str) -> list[str]:
 def options_of(command: str) -> set[str]:
     words = [
         word
-        for action in parser([command])._subparsers._group_actions[0].choices[command]._actions  # type: ignore[union-attr,index,call-overload]
+        for action in parser([command])._subparsers._group_actions[0].choices[command]._actions  # type: ignore[union-attr,index]
         for word in action.option_strings[-1:]
     ]
     return {word.removeprefix("--") for word in words} - {"help", "debug"}
