@@ -29,6 +29,18 @@ UNITS = (
 )
 QUIETLY = "DEBIAN_FRONTEND=noninteractive"
 SQL = '[sql]\ndefaults-file = "/etc/stallscope/my.cnf"\n'
+ALERTS = """\
+[server]
+target = "mariadbd"
+
+[agent]
+dest = "/var/lib/stallscope"
+
+[[destination]]
+kind = "alertmanager"
+url = "http://127.0.0.1:9093"
+least-firing = 1
+"""
 LOGIN = "[client]\nuser=stallscope\npassword=secret\n"
 INPROC_RULES = """\
 /usr/lib/stallscope/libstallscope.so mr,
@@ -54,6 +66,7 @@ def test_the_server_is_confined(host: Host) -> None:
 
 
 def test_it_is_installed_by_the_documented_command(host: Host) -> None:
+    host.machine.write("/etc/stallscope/alerts.toml", ALERTS)
     assert host.run("command -v gcc cc clang pip3").out == ""
     host.check(f"{QUIETLY} apt-get -q -y install {PAYLOAD}/stallscope_*.deb", seconds=1800)
     assert host.check(f"stat -c '%U:%G %a' {PROBE}").strip() == "root:stallscope 750"
@@ -64,16 +77,29 @@ def test_it_is_installed_by_the_documented_command(host: Host) -> None:
     assert "Permission denied" in host.run(f"runuser -u nobody -- {PROBE} --version").err
 
 
-def test_the_second_command_starts_the_agent(host: Host) -> None:
-    """With the settings that the package brings, before there is an account for it."""
-    host.check("systemctl enable --now stallscope@mariadb")
+def test_the_second_command_ends_with_an_alert(host: Host) -> None:
+    """With settings that were there before, as configuration management puts them; without an
+    account for SQL."""
+    host.machine.write("/root/alertreceiver.py", (HERE / "alertreceiver.py").read_text())
+    host.check(
+        "systemd-run --quiet --unit=test-receiver"
+        " /usr/bin/python3 /root/alertreceiver.py /run/alerts"
+    )
+    host.check("systemctl enable --now stallscope@alerts")
     pid = host.server_pid()
-    host.until(lambda: f"(pid {pid})" in host.journal("stallscope@mariadb"), "it watches", 600)
-    # It has said so to systemd, or the command would have failed; and it goes on to say so.
-    asked = "systemctl show -P WatchdogTimestampMonotonic stallscope@mariadb"
+    host.until(lambda: f"(pid {pid})" in host.journal("stallscope@alerts"), "it watches", 600)
+    with host.stalled():
+        host.until(lambda: "DatabaseStall" in host.run("cat /run/alerts").out, "an alert", 600)
+    host.until(lambda: "endsAt" in host.run("cat /run/alerts").out, "its end", 600)
+    path, _, body = host.check("head -1 /run/alerts").partition(" ")
+    (alert,) = json.loads(body)
+    assert path == "/api/v2/alerts"
+    assert alert["labels"]["server"] == "mariadbd"
+    # It has told systemd that it is ready, or the command would have failed; it goes on to do so.
+    asked = "systemctl show -P WatchdogTimestampMonotonic stallscope@alerts"
     first = int(host.check(asked))
     host.until(lambda: int(host.check(asked)) > first, "it answers the watchdog")
-    host.check("systemctl disable --now stallscope@mariadb")
+    host.check("systemctl disable --now stallscope@alerts; systemctl stop test-receiver")
 
 
 def test_its_units_are_what_systemd_takes(host: Host) -> None:
