@@ -107,7 +107,10 @@ class Reader:
                 parts = [*parts, unknown.group(1)]
             if not parts:
                 break
-            _leave_out(data, parts)
+            try:
+                _leave_out(data, parts)
+            except (KeyError, IndexError, TypeError):  # a key with characters of the message
+                break
             if len(parts) == 2 and parts[0] in found.numbers:
                 del found.numbers[str(parts[0])][int(parts[1])]
         return found

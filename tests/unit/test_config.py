@@ -167,6 +167,8 @@ def test_all_mistakes_are_found_each_with_its_line(tmp_path: Path) -> None:
         ("[agent]\nonce = true\n" + TARGET, "unknown key 'once'"),
         ('[agent]\ndest = "a\\u0000b"\n' + TARGET, "null character"),
         ("[server\n", "not valid TOML"),
+        ('[burst]\n"`" = 1\n' + TARGET, "unknown field"),
+        ('[burst]\n"a.b[0]" = 1\n' + TARGET, "unknown field"),
         (
             '[agent]\nring = "/x"\n[[server]]\nname = "a"\nport = 1\n[[server]]\nname = "b"\n'
             "port = 2\n",
