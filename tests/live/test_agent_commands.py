@@ -246,7 +246,7 @@ def test_it_listens(server: SqlServer, tmp_path: Path) -> None:
     [
         (("--once", "--duration", "3"), "--once and --duration cannot be combined"),
         (("--poll-interval", "0.01"), "0.05 to 60"),
-        (("--webhook", "file:///etc/passwd"), "--webhook takes http://"),
+        (("--webhook", "file:///etc/passwd"), "is not a URL, write http://"),
         (("--notify-command", "'"), "--notify-command"),
         (("--triggers", "/nonexistent"), "/nonexistent"),
     ],
