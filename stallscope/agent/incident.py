@@ -28,6 +28,7 @@ import msgspec
 
 from stallscope.agent.clock import NS
 from stallscope.agent.events import CaptureResult, QueryResult
+from stallscope.agent.incidentcaptures import Burst, Capture, Step
 from stallscope.agent.limits import CaptureLimits
 from stallscope.agent.messages import (
     AnalysisRequest,
@@ -54,8 +55,6 @@ from stallscope.base.text import one_line
 from stallscope.collectors.triggers.settings import BurstSettings
 from stallscope.model.capture import Note
 from stallscope.model.incident import CaptureEntry, Fired, Incident, Verdict
-from stallscope.model.sessions import Moment as Memory
-from stallscope.model.sessions import Sessions, from_memory
 
 __all__ = ["MAX_CAPTURES", "TRANSITIONS", "IncidentMachine", "State", "verdict_name"]
 
@@ -77,7 +76,6 @@ SAME_NS = 3 * NS
 MAX_FIRED = 100
 """The most triggers that one incident lists; further ones are counted."""
 MAX_NOTES = 50
-NO_ANSWER = "the server did not answer"
 NOT_ANALYZED = "not analyzed: they are added by the analysis"
 """Why a stored capture has no sessions until it is analyzed, which may never happen."""
 
@@ -101,70 +99,6 @@ TRANSITIONS = {
     State.CLOSING: {State.CLOSED},
     State.CLOSED: set[State](),
 }
-
-
-class Step(enum.Enum):
-    """How far one capture of an incident has come."""
-
-    REQUESTED = "requested"
-    STORING = "storing"
-    STORED = "stored"
-    ANALYZING = "analyzing"
-    ANALYZED = "analyzed"
-    FAILED = "failed"
-
-
-class Capture(msgspec.Struct):
-    """One capture of an incident, from the request to its verdict."""
-
-    key: str
-    reason: str
-    trigger: str | None
-    breach_ns: int
-    """CLOCK_MONOTONIC."""
-    time_ns: int
-    """Wall clock, when it was asked for."""
-    step: Step = Step.REQUESTED
-    entry: CaptureEntry | None = None
-    """Once it is in the incident's folder."""
-    sessions: Sessions | None = None
-    sessions_due: bool = True
-    """The server was asked for its sessions, and the answer is still open."""
-    no_sessions: str | None = None
-    memory: tuple[Memory, ...] = ()
-    """What the connections ran, as the server's memory has it."""
-
-    @property
-    def known_sessions(self) -> Sessions | None:
-        """Return what is known of its connections, over SQL and from memory."""
-        if self.sessions is not None:
-            return msgspec.structs.replace(self.sessions, memory=self.memory)
-        if self.memory:
-            return from_memory(self.memory, self.no_sessions or NO_ANSWER)
-        return None
-
-    @property
-    def settled(self) -> bool:
-        """Return whether it can be analyzed."""
-        taken = self.step not in (Step.REQUESTED, Step.STORING)
-        return self.step is Step.FAILED or (taken and not self.sessions_due)
-
-    @property
-    def done(self) -> bool:
-        """Return whether it is finished."""
-        return self.step in (Step.FAILED, Step.ANALYZED)
-
-
-class Burst(msgspec.Struct):
-    """Captures that are still to be taken."""
-
-    left: int
-    next_ns: int
-    trigger: str
-    breach_ns: int
-    """Time of the trigger: delays of the burst are counted from here."""
-    failed: int = 0
-    """Failed attempts in a row."""
 
 
 class IncidentMachine:

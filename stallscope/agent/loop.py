@@ -57,6 +57,7 @@ from stallscope.agent.sources import (
 )
 from stallscope.agent.target import Target
 from stallscope.agent.threadwatch import ThreadWatch
+from stallscope.agent.upkeep import Upkeep
 from stallscope.agent.verdict_process.client import VerdictProcess
 from stallscope.agent.writer import Writer
 from stallscope.base.errors import StallscopeError
@@ -65,8 +66,7 @@ from stallscope.collectors.triggers.engine import CONFIRM, Engine
 from stallscope.collectors.triggers.settings import AgentSettings
 from stallscope.model.incident import Fired, Incident
 from stallscope.model.samples import Sample
-from stallscope.store import DiskGuard, Retention, Store, read_incident
-from stallscope.store.locking import Locked
+from stallscope.store import Store, read_incident
 from stallscope.store.records import encode
 
 __all__ = ["Agent"]
@@ -79,11 +79,8 @@ WAITS_BYTES = 2 << 20
 STOP_SECONDS = 1.2
 """How long the end waits for the writer; the whole stop must take less than 2 s."""
 METRICS_NS = 5 * NS
-DISK_NS = 10 * NS
-"""From one check of the disk's free space to the next."""
 FIRST_DISK_NS = NS
 """How long the start waits for what the disk holds: a trigger may fire at the first poll."""
-PRUNE_NS = 3600 * NS
 LONGEST_PAUSE = 1.0
 GATHER_SECONDS = 0.01
 """At rest, the pause after a poll in which collectors answer: the loop wakes up once for them."""
@@ -175,12 +172,7 @@ class Agent:
         self._has_news = False
         """Since the latest poll a wait became long, the first one for a time."""
         self._metrics_due = 0
-        self._prune_due = 0
-        self._disk_due = 0
-        self._has_recovered = False
-        """What killed agents left was read."""
-        self._disk_checked = False
-        """The disk's free space was checked once."""
+        self._upkeep = Upkeep(store, self._writer, self._disk_checked, self._recovered)
         self.begun = False
         """Whether it has come to its first poll."""
         self.on_begun: Callable[[], None] = lambda: None
@@ -254,7 +246,7 @@ class Agent:
         except Exception as error:
             _log.error("cannot notify of %s: %s: %s", event, type(error).__name__, error)
         if event == "end":
-            self._prune_due = 0
+            self._upkeep.prune_soon()
 
     def abandon(self) -> None:
         """End the threads of an agent that has not begun."""
@@ -277,17 +269,12 @@ class Agent:
         self._adopt()
         self._backend.start(self._target.server.pids)
         self._environment.notify("start", None, None)
-        # Before the writer gets other work, which can take long on a slow disk.
         now = self._clock.now_ns()
-        self._check_disk(now)
-        self._writer.submit(self._store.recover, self._recovered)
+        self._upkeep.begin(self.settings, now)
         # A stall that goes on has an alert already, where an agent was killed in it.
         known = self._alerts.delivery.loaded
         self._take_while(
-            lambda: (
-                not (self._disk_checked and self._has_recovered)
-                or (self._plan.captures and not known.is_set())
-            ),
+            lambda: not (self._upkeep.knows_disk and (known.is_set() or not self._plan.captures)),
             now + FIRST_DISK_NS,
         )
 
@@ -295,9 +282,7 @@ class Agent:
         """Notify of incidents that nobody may have been notified of, unless the server that they
         were of runs, and has an agent of its own.
         """
-        self._has_recovered = True
         for name in names:
-            _log.warning("incident %s was left open by an agent that ended: interrupted", name)
             folder = self._store.incidents / name
             with contextlib.suppress(StallscopeError):
                 incident = read_incident(folder).incident
@@ -345,9 +330,7 @@ class Agent:
             self._metrics_due = now + METRICS_NS
             self._publish()
             self.threads.flush(self._target.server)
-        if now >= self._prune_due:
-            self._prune_due = now + PRUNE_NS
-            self._prune()
+        self._upkeep.prune(self.settings, now)
 
     def _at_rest(self, now: int) -> bool:
         """Return whether nothing shows that the server's threads wait."""
@@ -384,7 +367,7 @@ class Agent:
         for name in self.engine.given_up():
             self._given_up(name)
         now, engine = self._clock.now_ns(), self.engine
-        self._check_disk(now)
+        self._upkeep.check_disk(self.settings, now)
         self._runner.flush(self.incidents.open, now)
         self.feed(Polled(bool(engine.breached), engine.over_ns))
         self._alerts.calm(bool(engine.breached))
@@ -567,41 +550,9 @@ class Agent:
             undelivered=self._alerts.delivery.problems(),
         )
 
-    def _prune(self) -> None:
-        settings = self.settings
-        keep = Retention(
-            settings.retention_time or None,
-            settings.retention_count or None,
-            settings.retention_size or None,
-        )
-
-        def prune() -> None:
-            with contextlib.suppress(Locked):  # another agent prunes
-                self._store.prune(keep)
-
-        self._writer.submit(prune, needed=False)
-
-    def _check_disk(self, now: int) -> None:
-        """Have the writer check the disk at intervals: the check itself can hang."""
-        if now < self._disk_due:
-            return
-        self._disk_due = now + DISK_NS
-        guard = DiskGuard(self.settings.disk_bytes_free, self.settings.disk_pct_free)
-
-        def room() -> str | None:
-            try:
-                return self._store.too_little_space(guard)
-            except StallscopeError as error:
-                return str(error)
-
-        def checked(why: str | None) -> None:
-            self._disk_checked = True
-            if why is not None and not self.threads.disk_full:
-                self._prune_due = 0
-            self.threads.disk_full = why is not None
-            self.feed(DiskChecked(why))
-
-        self._writer.submit(room, checked, needed=False)
+    def _disk_checked(self, why: str | None) -> None:
+        self.threads.disk_full = why is not None
+        self.feed(DiskChecked(why))
 
     def _finish(self) -> None:
         """Wait for unfinished captures and verdicts, for a limited time."""

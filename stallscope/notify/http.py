@@ -96,9 +96,9 @@ def _shown(url: str) -> str:
 
 def _why(error: Exception) -> str:
     """Return the reason at the bottom of urllib3's errors."""
-    below = getattr(error, "reason", None) or error
-    text = str(below).rpartition(">: ")[2].rpartition("): ")[2]
-    return text or type(error).__name__
+    while isinstance(below := getattr(error, "reason", None) or error.__cause__, Exception):
+        error = below
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
 def _seconds(text: str | None) -> float:

@@ -116,9 +116,11 @@ class Fault:
 class Scene:
     """An agent beside a server, with a webhook of the bench."""
 
-    def __init__(self, server: MariaDB, home: Path, hook: Hook) -> None:
+    def __init__(self, server: MariaDB, home: Path, hook: Hook, *more: MariaDB) -> None:
+        """``more``: servers that the same agent watches."""
         home.mkdir(exist_ok=True)
         self.server = server
+        self.more = more
         self.home = home
         self.hook = hook
         self.url = hook.url
@@ -136,14 +138,14 @@ class Scene:
 
     def start(self, stack: ExitStack, *, ready: bool = True) -> None:
         """Start the agent; wait until its probe is ready."""
-        triggers = self.home / "triggers.toml"
-        triggers.write_text(TRIGGERS.format(url=self.url))
+        config = self.home / "agent.toml"
+        config.write_text(TRIGGERS.format(url=self.url) + self._servers())
         self.metrics.unlink(missing_ok=True)
         log = (self.home / "agent.log").open("ab")
         stack.callback(log.close)
         words = [*self.before, sys.executable, "-P", "-m", "stallscope", "watch"]
-        words += ["-p", str(self.server.pid), "--dest", str(self.store)]
-        words += ["--triggers", str(triggers), "--prometheus", str(self.metrics)]
+        words += ["--config", str(config), "--dest", str(self.store)]
+        words += ["--prometheus", str(self.metrics)]
         self.process = subprocess.Popen(
             words,
             cwd=CHECKOUT,
@@ -157,16 +159,27 @@ class Scene:
         if ready:
             wait_until(self.is_ready, "the agent is ready")
 
+    def _servers(self) -> str:
+        """Return the tables of the servers; a restarted one is found by its data."""
+        tables = [
+            f'[[server]]\nname = "s{number}"\ntarget = "mariadbd"\ndatadir = "{server.datadir}"\n'
+            for number, server in enumerate((self.server, *self.more))
+        ]
+        return "".join(tables)
+
     def is_ready(self) -> bool:
+        """Return whether it has a probe at each of its servers."""
         assert self.process is not None
         assert self.process.poll() is None, self.log()
         with contextlib.suppress(OSError):
-            return any(
-                line.startswith("stallscope_agent_up{")
+            ready = [
+                line
+                for line in self.metrics.read_text().splitlines()
+                if line.startswith("stallscope_agent_up{")
                 and 'what="probe"' in line
                 and float(line.rpartition(" ")[2]) == 1
-                for line in self.metrics.read_text().splitlines()
-            )
+            ]
+            return len(ready) == 1 + len(self.more)
         return False
 
     def log(self) -> str:
