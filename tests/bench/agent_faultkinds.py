@@ -162,7 +162,7 @@ class Scene:
     def _servers(self) -> str:
         """Return the tables of the servers; a restarted one is found by its data."""
         tables = [
-            f'[[server]]\nname = "s{number}"\ntarget = "mariadbd"\ndatadir = "{server.datadir}"\n'
+            f'[[server]]\nname = "s{number}"\ntarget = "mariadbd"\ndatadir = "{server.data}"\n'
             for number, server in enumerate((self.server, *self.more))
         ]
         return "".join(tables)
