@@ -90,7 +90,9 @@ class Delivery:
         self._closing = False
         self._notified: set[str] = set()
         """Incidents of which all destinations know, from the file."""
+        self._has_loaded = False
         self.loaded = threading.Event()
+        """The file was read, or cannot be read now: nobody waits for it any longer."""
         self.failed = 0
         """Attempts that failed."""
         self.sent = 0
@@ -243,11 +245,13 @@ class Delivery:
         alert = item.entry.alert
         if not progress.opened:
             return alert.over and not _wanted(receiver, alert)
-        return not receiver.resolves if alert.over else progress.revision >= item.entry.revision
+        if alert.over:
+            return not receiver.resolves
+        return not receiver.updates or progress.revision >= item.entry.revision
 
     def _is_busy(self) -> bool:
         """Return whether something can be sent or saved soon."""
-        if self._dirty or self._ended:
+        if self._saver is not None and (self._dirty or self._ended):
             return True
         now = self._clock()
         for channel in self._channels.values():
@@ -373,7 +377,7 @@ class Delivery:
             with self._changed:
                 if pause:
                     self._changed.wait_for(lambda: self._closing, pause)
-                while not (self._dirty or self._ended or self._closing or not self.loaded.is_set()):
+                while self._has_loaded and not (self._dirty or self._ended or self._closing):
                     self._changed.wait()
                 closing = self._closing
                 changed = {key: self._items[key] for key in self._dirty if key in self._items}
@@ -382,7 +386,7 @@ class Delivery:
                 values = [_copy(item.entry) for item in changed.values()]
                 ended = self._ended[:]
             try:
-                if not self.loaded.is_set():
+                if not self._has_loaded:
                     self._load()
                 if values or ended:
                     self._outbox.save(values, ended)
@@ -423,6 +427,7 @@ class Delivery:
                 item = self._items[entry.alert.key] = _Item(entry, now, now)
                 item.saved = True
             self._items.update(made)
+            self._has_loaded = True
             self.loaded.set()
             self._wake()
 

@@ -227,6 +227,31 @@ def test_a_disk_that_hangs_holds_a_notification_back_for_a_second(
     made.close(1.0)
 
 
+def test_an_outbox_that_can_be_read_later_is_sent_then(tmp_path: Path) -> None:
+    file, fake, down = tmp_path / "outbox.sqlite", FakeReceiver(), FakeReceiver()
+    down.error = SendError("down")
+    with delivering(down, outbox=file, seconds=1.0) as made:
+        made.open(alert())
+        wait_until(lambda: down.tries > 0, "it is tried")
+    file.rename(tmp_path / "kept")
+    file.mkdir()
+    with delivering(fake, outbox=file) as made:
+        wait_until(made.loaded.is_set, "nobody waits for it")
+        assert fake.events == []
+        file.rmdir()
+        (tmp_path / "kept").rename(file)
+        wait_until(lambda: fake.events == ["stall"], "it is sent")
+
+
+def test_nothing_waits_while_a_stall_goes_on() -> None:
+    plain, keeper = FakeReceiver("plain"), FakeReceiver("keeper", updates=True)
+    with delivering(plain, keeper) as made:
+        made.open(alert())
+        wait_until(lambda: plain.events == keeper.events == ["stall"], "both got it")
+        made.update(alert(name="another"))
+        wait_until(lambda: made.waiting() == {"plain": 0, "keeper": 0}, "nothing waits")
+
+
 def test_a_reload_changes_destinations_and_loses_nothing() -> None:
     old, new = FakeReceiver("a"), FakeReceiver("a")
     old.error = SendError("wrong key", refused=True)
