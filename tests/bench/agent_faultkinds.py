@@ -24,6 +24,7 @@ from stallscope.model import capturefile
 from stallscope.model.incident import Incident, TargetEntry
 from stallscope.store import Store, listing, read_incident
 from tests.support.agents import CHECKOUT
+from tests.support.brokendisks import fill, full_disk, full_pipe, small_disk
 from tests.support.receivers import Fault as HookFault
 from tests.support.receivers import Receiver, receiver
 from tests.support.servers import PATIENCE, MariaDB, wait_until
@@ -256,10 +257,10 @@ def faults(sizes: Sizes) -> dict[str, Callable[[Scene], AbstractContextManager[F
     """Return all faults, by name."""
     return {
         "none": lambda scene: contextlib.nullcontext(Fault(seconds=0.0)),
-        "stdout full": lambda scene: _stream(scene, "out", _full),
-        "stdout stuck": lambda scene: _stream(scene, "out", _stuck),
-        "stderr full": lambda scene: _stream(scene, "err", _full),
-        "stderr stuck": lambda scene: _stream(scene, "err", _stuck),
+        "stdout full": lambda scene: _stream(scene, "out", full_disk),
+        "stdout stuck": lambda scene: _stream(scene, "out", full_pipe),
+        "stderr full": lambda scene: _stream(scene, "err", full_disk),
+        "stderr stuck": lambda scene: _stream(scene, "err", full_pipe),
         "log disk full": _log_disk_full,
         "log disk stuck": _log_disk_stuck,
         "store disk full": _store_full,
@@ -281,28 +282,6 @@ def faults(sizes: Sizes) -> dict[str, Callable[[Scene], AbstractContextManager[F
 
 
 @contextmanager
-def _full() -> Iterator[int]:
-    with open("/dev/full", "wb") as file:
-        yield file.fileno()
-
-
-@contextmanager
-def _stuck() -> Iterator[int]:
-    """Yield a pipe that takes nothing more, and that nobody reads."""
-    reading, writing = os.pipe()
-    os.set_blocking(writing, False)
-    with contextlib.suppress(BlockingIOError):
-        while True:
-            os.write(writing, bytes(4096))
-    os.set_blocking(writing, True)
-    try:
-        yield writing
-    finally:
-        os.close(reading)
-        os.close(writing)
-
-
-@contextmanager
 def _stream(
     scene: Scene, which: str, make: Callable[[], AbstractContextManager[int]]
 ) -> Iterator[Fault]:
@@ -311,31 +290,15 @@ def _stream(
         yield Fault()
 
 
-@contextmanager
-def _tmpfs(folder: Path, megabytes: int) -> Iterator[Path]:
-    folder.mkdir(exist_ok=True)
-    _run("mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "none", str(folder))
-    try:
-        yield folder
-    finally:
-        _run("umount", "--lazy", str(folder))
-
-
-def _fill(folder: Path) -> None:
-    with (folder / "filler").open("wb", buffering=0) as file, contextlib.suppress(OSError):
-        while True:
-            file.write(bytes(4096))
-
-
 def _empty(folder: Path) -> None:
     (folder / "filler").unlink()
 
 
 @contextmanager
 def _log_disk_full(scene: Scene) -> Iterator[Fault]:
-    with _tmpfs(scene.home / "log", 1) as folder, (folder / "log").open("ab") as file:
+    with small_disk(scene.home / "log", 1) as folder, (folder / "log").open("ab") as file:
         scene.out = scene.err = file.fileno()
-        yield Fault(lambda: _fill(folder), lambda: _empty(folder))
+        yield Fault(lambda: fill(folder), lambda: _empty(folder))
 
 
 @contextmanager
@@ -359,10 +322,9 @@ def _log_disk_stuck(scene: Scene) -> Iterator[Fault]:
 
 @contextmanager
 def _store_full(scene: Scene) -> Iterator[Fault]:
-    with _tmpfs(scene.home / "disk", 16) as folder:
+    with small_disk(scene.home / "disk", 16) as folder:
         scene.store = folder / "store"
-        yield Fault(lambda: _fill(folder), lambda: _empty(folder))
-        shutil.copytree(scene.store, scene.home / "copy")
+        yield Fault(lambda: fill(folder), lambda: _empty(folder))
 
 
 @contextmanager

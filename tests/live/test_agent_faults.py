@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
 import shutil
@@ -25,6 +24,7 @@ from stallscope.model.incident import Incident
 from stallscope.store import listing, read_incident
 from tests.live.shots import unharmed
 from tests.support.agents import CHECKOUT, AgentProcess, agent, incidents
+from tests.support.brokendisks import fill, full_disk, full_pipe, small_disk
 from tests.support.servers import MEMORY, PATIENCE, MariaDB, SqlServer, program, wait_until
 from tests.support.servers.clients import running_statements
 from tests.support.stalls import global_read_lock, metadata_lock_pileup
@@ -200,31 +200,6 @@ def test_a_refused_password_leaves_the_probe(server: SqlServer, tmp_path: Path) 
     assert all(any(why in one for why in allowed) for one in reasons), reasons
 
 
-@contextmanager
-def small_disk(folder: Path, megabytes: int) -> Iterator[Path]:
-    """Mount a file system of a few MB."""
-    folder.mkdir()
-    size = f"size={megabytes}m"
-    subprocess.run(["mount", "-t", "tmpfs", "-o", size, "none", str(folder)], check=True)
-    try:
-        yield folder
-    finally:
-        # A child of the agent that was killed has its files until it has run again.
-        wait_until(
-            lambda: subprocess.run(["umount", str(folder)], check=False).returncode == 0,
-            f"{folder} is unmounted",
-        )
-
-
-def fill(folder: Path) -> Path:
-    """Take all that is left of a disk."""
-    filler = folder / "filler"
-    with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
-        while True:
-            file.write(bytes(4096))
-    return filler
-
-
 def test_a_full_disk_loses_captures_and_nothing_else(server: SqlServer, tmp_path: Path) -> None:
     triggers = tmp_path / "triggers.toml"
     # The guard off: the disk itself has to say no.
@@ -252,28 +227,6 @@ def test_the_guard_keeps_the_disk_free(server: SqlServer, tmp_path: Path) -> Non
     found = incidents(tmp_path / "store")
     assert found
     assert all(incident.captures == () for incident in found)
-
-
-@contextmanager
-def full_disk() -> Iterator[int]:
-    with open("/dev/full", "wb") as file:
-        yield file.fileno()
-
-
-@contextmanager
-def full_pipe() -> Iterator[int]:
-    """Make a pipe that takes nothing more, and that nobody reads."""
-    reading, writing = os.pipe()
-    os.set_blocking(writing, False)
-    with contextlib.suppress(BlockingIOError):
-        while True:
-            os.write(writing, bytes(4096))
-    os.set_blocking(writing, True)
-    try:
-        yield writing
-    finally:
-        os.close(reading)
-        os.close(writing)
 
 
 @pytest.mark.parametrize("output", [full_disk, full_pipe])
