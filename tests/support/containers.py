@@ -59,7 +59,13 @@ mount -t tmpfs none /mnt
 mkdir {STORE}
 mount --bind $volume {STORE}
 [ $host = yes ] || mount -t proc proc /proc
-for folder in /tmp /var/tmp /run; do mount -t tmpfs -o ro none $folder; done
+mkdir /mnt/checkout
+mount --bind {CHECKOUT} /mnt/checkout
+for folder in /tmp /var/tmp /run; do mount -t tmpfs none $folder; done
+# In its own place also where that is in one of these.
+mkdir -p {CHECKOUT}
+mount --bind /mnt/checkout {CHECKOUT}
+for folder in /tmp /var/tmp /run; do mount -o remount,ro $folder; done
 mount -t tmpfs -o size=64m none /dev/shm
 mount -t sysfs -o ro none /sys
 for file in /proc/kcore /proc/keys /proc/timer_list; do
