@@ -12,6 +12,7 @@ import sys
 import tarfile
 import tempfile
 import time
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -213,8 +214,11 @@ def test_it_listens(server: SqlServer, tmp_path: Path) -> None:
         base = line.rpartition(" ")[2]
 
         def get(path: str) -> str:
-            with urllib.request.urlopen(base + path, timeout=PATIENCE) as answer:
-                return str(answer.read().decode())
+            try:
+                with urllib.request.urlopen(base + path, timeout=PATIENCE) as answer:
+                    return str(answer.read().decode())
+            except urllib.error.HTTPError as error:
+                pytest.fail(f"{path}: {error}: {error.read().decode()}")
 
         def scraped() -> dict[str, list[Sample]]:
             return {one.name: one.samples for one in parse_metrics(get("/metrics"))}

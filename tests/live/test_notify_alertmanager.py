@@ -56,6 +56,10 @@ def blocker(manager: Alertmanager) -> str:
     return str(alert["annotations"].get("blocker", ""))
 
 
+def events(hook: Receiver) -> list[str]:
+    return [posted.json["event"] for posted in list(hook.posted)]
+
+
 @pytest.mark.parametrize("kills", [0, 2])
 def test_a_stall_is_one_alert(mariadb: MariaDB, tmp_path: Path, kills: int) -> None:
     triggers, dest = tmp_path / "triggers.toml", tmp_path / "store"
@@ -76,9 +80,11 @@ def test_a_stall_is_one_alert(mariadb: MariaDB, tmp_path: Path, kills: int) -> N
                     assert "user root" in blocker(manager)
         with agent(mariadb, dest, *options):
             wait_until(lambda: sent(got, "resolved"), "it is resolved")
-            wait_until(lambda: len(hook.posted) == 2, "the webhook got the end")
+            wait_until(lambda: "end" in events(hook), "the webhook got the end")
         (firing,) = {labels["stall"] for labels in sent(got, "firing")}
         (resolved,) = {labels["stall"] for labels in sent(got, "resolved")}
         assert firing == resolved
-        assert [posted.json["event"] for posted in hook.posted] == ["stall", "end"]
+        # A kill between a delivery and its record repeats it, with its key.
+        assert list(dict.fromkeys(events(hook))) == ["stall", "end"]
+        assert kills or len(hook.posted) == 2
         assert {posted.json["key"] for posted in hook.posted} == {firing}
