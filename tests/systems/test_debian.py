@@ -95,7 +95,7 @@ def test_the_second_command_ends_with_an_alert(host: Host) -> None:
     (alert,) = json.loads(body)
     assert path == "/api/v2/alerts"
     assert alert["labels"]["server"] == "mariadbd"
-    # It has told systemd that it is ready, or the command would have failed; it goes on to do so.
+    # It has reported to systemd that it is ready, or the command would have failed; it goes on.
     asked = "systemctl show -P WatchdogTimestampMonotonic stallscope@alerts"
     first = int(host.check(asked))
     host.until(lambda: int(host.check(asked)) > first, "it answers the watchdog")

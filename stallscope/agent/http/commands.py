@@ -30,6 +30,8 @@ TURN_SECONDS = 5.0
 """How long a request waits for the command of another one."""
 PIECE = 64 << 10
 _END_SECONDS = 0.5
+_EXIT_SECONDS = 10.0
+"""From the end of its output to its exit: it has a low priority, and the host can be busy."""
 _MOST_SAID = 4096
 
 
@@ -109,7 +111,7 @@ class Commands:
 
     def _failure(self, process: subprocess.Popen[bytes], said: int) -> CommandError:
         try:
-            code = process.wait(_END_SECONDS)
+            code = process.wait(_EXIT_SECONDS)
         except subprocess.TimeoutExpired:
             return CommandError(f"no answer within {self._seconds:g} s", is_missing=False)
         text = os.pread(said, _MOST_SAID, 0).decode("utf-8", "backslashreplace")
