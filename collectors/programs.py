@@ -19,8 +19,10 @@ from typing import IO
 import msgspec
 
 from stallscope.base.childenv import child_environment
+from stallscope.base.priority import lower_priority
+from stallscope.base.text import one_line
 
-__all__ = ["MAX_OUTPUT", "Program", "Result", "kill_group"]
+__all__ = ["MAX_OUTPUT", "Program", "Result", "kill_group", "run_for_event"]
 
 MAX_OUTPUT = 4096
 """Bytes of each stream that are kept: the first ones."""
@@ -77,6 +79,25 @@ class Program:
     def end(self) -> None:
         """Kill it and all of its process group."""
         kill_group(self._process)
+
+
+def run_for_event(command: Sequence[str], known: Mapping[str, str], seconds: float) -> str | None:
+    """Run a command of the user because something happened; return why it failed, or None.
+
+    ``known``: variables that say what happened, in addition to this process's own.
+    """
+    try:
+        program = Program(command, output=False, environment={**os.environ, **known})
+    except OSError as error:
+        return f"cannot run {command[0]}: {error.strerror}"
+    lower_priority(program.pid)
+    result = program.run(seconds, leave_children=True)
+    if result.code is None:
+        return f"it took more than {seconds:g} s and was ended"
+    if result.code == 0:
+        return None
+    said = one_line(result.err.decode("utf-8", "backslashreplace"), 200)
+    return f"it ended with {result.code}: {said}"
 
 
 def kill_group(process: subprocess.Popen[bytes]) -> None:

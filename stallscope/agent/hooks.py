@@ -10,9 +10,8 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from stallscope.base.priority import lower_priority
 from stallscope.base.text import one_line
-from stallscope.collectors.programs import Program
+from stallscope.collectors.programs import run_for_event
 from stallscope.model.incident import Incident
 from stallscope.notify import variables
 
@@ -49,7 +48,7 @@ class Hooks:
 
         def work() -> None:
             try:
-                why = self._run(command, known)
+                why = run_for_event(command, known, self._seconds)
             except Exception as error:
                 why = f"{type(error).__name__}: {error}"
             finally:
@@ -62,17 +61,3 @@ class Hooks:
     def _fail(self, text: str) -> None:
         self.failed += 1
         _log.error("%s", one_line(text))
-
-    def _run(self, command: Sequence[str], known: dict[str, str]) -> str | None:
-        try:
-            program = Program(command, output=False, environment=variables.inherited(known))
-        except OSError as error:
-            return f"cannot run {command[0]}: {error.strerror}"
-        lower_priority(program.pid)
-        result = program.run(self._seconds, leave_children=True)
-        if result.code is None:
-            return f"it took more than {self._seconds:g} s and was ended"
-        if result.code == 0:
-            return None
-        said = one_line(result.err.decode("utf-8", "backslashreplace"), 200)
-        return f"it ended with {result.code}: {said}"

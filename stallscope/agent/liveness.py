@@ -13,7 +13,7 @@ import msgspec
 from stallscope.agent.clock import NS
 from stallscope.collectors.processes import Server
 
-__all__ = ["AgentHealth", "AgentState", "Liveness"]
+__all__ = ["BEAT_SECONDS", "AgentHealth", "AgentState", "Liveness"]
 
 BEAT_SECONDS = 30.0
 """A loop that was silent for longer hangs. It wakes up once a second, on a busy host later."""

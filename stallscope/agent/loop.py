@@ -62,6 +62,7 @@ from stallscope.agent.verdict_process.client import VerdictProcess
 from stallscope.agent.writer import Writer
 from stallscope.base.errors import StallscopeError
 from stallscope.collectors.processes import Server
+from stallscope.collectors.serverlabels import labels_of
 from stallscope.collectors.triggers.engine import CONFIRM, Engine
 from stallscope.collectors.triggers.settings import AgentSettings
 from stallscope.model.incident import Fired, Incident
@@ -123,7 +124,7 @@ class Agent:
         self._writer = Writer(self.events.put)
         self.threads = ThreadWatch(store.dest, self._writer)
         started = (clock or Clock()).wall_ns() / NS
-        self.metrics = AgentMetrics(_labels(target), started, self.threads.metrics)
+        self.metrics = AgentMetrics(labels_of([target.server]), started, self.threads.metrics)
         self.settings = settings
         self.engine = Engine(settings, constants())
         self._plan = plan
@@ -588,11 +589,3 @@ class Agent:
         ended = self._plan.seconds is not None and not self._stopping
         self._alerts.delivery.close(PASS_DELIVERY_SECONDS if ended else DELIVERY_SECONDS)
         self._environment.notify("stop", None, None)
-
-
-def _labels(target: Target) -> dict[str, str]:
-    """Return labels that identify this server on the host; a restart does not change them."""
-    labels = {"server": target.server.name}
-    if target.server.datadir:
-        labels["datadir"] = target.server.datadir
-    return labels

@@ -17,7 +17,7 @@ import msgspec
 
 from stallscope.agent.candidates import Candidates
 from stallscope.agent.events import Callback, Signal
-from stallscope.agent.liveness import AgentHealth, AgentState
+from stallscope.agent.liveness import BEAT_SECONDS, AgentHealth, AgentState
 from stallscope.agent.loop import Agent
 from stallscope.agent.systemd import ServiceManager
 from stallscope.agent.waiting import wait_for
@@ -34,8 +34,6 @@ FIRST_PAUSE = 1.0
 LONGEST_PAUSE = 60.0
 STEADY_SECONDS = 300.0
 """A loop that ran for so long is started again at once when it fails."""
-HANG_SECONDS = 30.0
-"""A loop that has not moved for so long hangs: it moves at least once a second."""
 LOOK_SECONDS = 5.0
 """From one look at the loops to the next."""
 END_SECONDS = 4.0
@@ -248,7 +246,6 @@ class Supervisor:
         self._reloading = 0
         """Loops that have not reloaded yet."""
         self._reload_by = 0.0
-        self._looked = 0.0
 
     def ask(self, action: str) -> None:
         """Ask for ``stop`` or ``reload``; safe in a signal handler."""
@@ -314,7 +311,7 @@ class Supervisor:
             self._service.ready(self._status())
         elif self._ready:
             self._service.status(self._status())
-        limit = min(HANG_SECONDS, (self._service.watchdog_seconds or HANG_SECONDS * 2) / 2)
+        limit = min(BEAT_SECONDS, (self._service.watchdog_seconds or BEAT_SECONDS * 2) / 2)
         for server in self.servers:
             self._look_at(server, limit)
         if not any(server.hangs for server in self.servers):

@@ -36,10 +36,11 @@ from stallscope.base.errors import StallscopeError
 from stallscope.base.priority import raise_priority
 from stallscope.base.threads import server_of_thread
 from stallscope.collectors.processes import Server
+from stallscope.collectors.serverlabels import labels_of
 from stallscope.collectors.triggers.settings import AgentSettings
 from stallscope.commands import _config, _listen, _notify, _options, _rings, _sql, _store
 from stallscope.commands._config import Configuration, ServerSettings
-from stallscope.commands._metricsfile import MetricsFile, labels_of
+from stallscope.commands._metricsfile import MetricsFile
 from stallscope.model.capture import Capture
 from stallscope.model.incident import Incident
 from stallscope.model.waitlines import WaitLine

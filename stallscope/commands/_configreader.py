@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from stallscope.base import secretfiles
 from stallscope.base.errors import UsageError
 from stallscope.base.text import one_line
 from stallscope.base.tomlfile import Reader, nearest
@@ -44,8 +45,6 @@ SECRET_KEY = re.compile(
 """Keys whose values are not shown; also those of headers."""
 
 MAX_SERVERS = 100
-MAX_SECRET = 64 << 10
-"""Bytes of a file with a password, or of a credential."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _VARIABLE = re.compile(r"\$(\$?)\{([^}]*)\}")
 _CREDENTIAL = "credential:"
@@ -57,7 +56,6 @@ _NOT_HERE = {
     "run": "/unknown",
 }
 """Values that pass the checks, in place of those that only the agent's environment has."""
-_CREDENTIALS_DIRECTORY = "CREDENTIALS_DIRECTORY"
 
 
 class ConfigError(UsageError):
@@ -219,7 +217,7 @@ class ConfigReader:
             self._error([*place, "password"], "sql: give either 'password' or 'password-file'")
         password = found.get("password")
         if "password-file" in found:
-            read = lambda: _secret(Path(found["password-file"]))  # noqa: E731
+            read = lambda: secretfiles.read(Path(found["password-file"]))  # noqa: E731
             password = self._try([*place, "password-file"], "sql.password-file", read)
         return Account(found.get("user"), password)
 
@@ -287,7 +285,7 @@ class ConfigReader:
                 found = str(_reader.mistake(self._path, place, message))
                 if found not in self.warnings:
                     self.warnings.append(found)
-        except ConfigError as error:
+        except UsageError as error:
             self._error(place, f"{where}: {error}")
         return None
 
@@ -364,23 +362,9 @@ def _credential(name: str) -> str:
     """Return what systemd's LoadCredential= gave to the service."""
     if not name or "/" in name or name in (".", "..") or "\0" in name:
         raise ConfigError(f"{one_line(name, 80)!r} is not the name of a credential")
-    folder = os.environ.get(_CREDENTIALS_DIRECTORY)
-    if not folder:
+    folder = secretfiles.credentials()
+    if folder is None:
         raise _NotHereError(
             f"{_CREDENTIAL}{name} is for a systemd service with LoadCredential={name}:…"
         )
-    return _secret(Path(folder, name))
-
-
-def _secret(path: Path) -> str:
-    """Return a secret: a file without the end of its line. Raises: ConfigError."""
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_SECRET + 1)
-        text = data.decode()
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or "it is no text"
-        raise ConfigError(f"cannot read {path}: {why}") from None
-    if len(data) > MAX_SECRET:
-        raise ConfigError(f"{path} is larger than {MAX_SECRET} bytes, which no secret is")
-    return text.removesuffix("\n").removesuffix("\r")
+    return secretfiles.read(folder / name)

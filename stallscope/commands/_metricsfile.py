@@ -11,11 +11,12 @@ from stallscope.base import atomicfile
 from stallscope.base.errors import StallscopeError
 from stallscope.base.text import one_line
 from stallscope.collectors.processes import Server
+from stallscope.collectors.serverlabels import labels_of
 from stallscope.model.waitlines import WaitLine
 from stallscope.reporters.exposition import MetricsPage
 from stallscope.reporters.prometheus import Metrics
 
-__all__ = ["MetricsFile", "WaitsFile", "labels_of", "notice"]
+__all__ = ["MetricsFile", "WaitsFile", "notice"]
 
 _METRICS_BEGIN = b"# HELP stallscope_"
 _METRICS_MODE = 0o644
@@ -79,13 +80,6 @@ class WaitsFile:
         self._metrics.count(line)
         self._page.put(self, self._metrics.families())
         self._file.write()
-
-
-def labels_of(servers: Sequence[Server]) -> dict[str, str]:
-    """Return labels that identify these servers on this host; a restart does not change them."""
-    labels = {"server": ",".join(dict.fromkeys(server.name for server in servers))}
-    datadirs = [server.datadir for server in servers if server.datadir]
-    return {**labels, "datadir": ",".join(datadirs)} if datadirs else labels
 
 
 def _begins_with(path: Path, text: bytes) -> bool:

@@ -94,10 +94,7 @@ class Delivery:
         self.loaded = threading.Event()
         """The file was read, or cannot be read now: nobody waits for it any longer."""
         self.failed = 0
-        """Attempts that failed."""
-        self.sent = 0
-        self.dropped = 0
-        """Alerts that were given up, since too many waited."""
+        """Attempts that failed, and alerts that were given up, since too many waited."""
         self._saver: threading.Thread | None = None
         if outbox is None:
             self.loaded.set()
@@ -224,7 +221,7 @@ class Delivery:
             key = next(iter(self._items))
             self._ended.append(self._items.pop(key).entry)
             self._dirty.discard(key)
-            self.dropped += 1
+            self.failed += 1
             _log.error("%s: given up: more than %d alerts wait", key, MAX_ENTRIES)
 
     def _forget_done(self, keys: Iterable[str]) -> None:
@@ -341,7 +338,6 @@ class Delivery:
         if channel.failed:
             _log.info("destination %s works again, after %d attempts", name, channel.failed)
         channel.failed, channel.why, channel.not_before = 0, "", 0.0
-        self.sent += 1
         progress = item.progress(name)
         if event == "stall":
             progress.opened = True

@@ -7,7 +7,6 @@ slash in its name is a credential of systemd (``LoadCredential=``).
 
 from __future__ import annotations
 
-import os
 import re
 import urllib.parse
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from stallscope.base import secretfiles
 from stallscope.base.errors import UsageError
 from stallscope.base.text import one_line
 
@@ -42,7 +42,6 @@ Severity = Literal["warning", "critical"]
 
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=3600)]
 
-MAX_SECRET = 1 << 16
 SECRETS = ("url", "token", "routing-key", "api-key", "password", "secret")
 """Keys whose values are shown to nobody; a webhook's address often holds its password."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
@@ -239,20 +238,19 @@ def secret(destination: Destination, key: str) -> str:
         return str(getattr(destination, key))
     path = Path(file)
     if "/" not in file:
-        folder = os.environ.get("CREDENTIALS_DIRECTORY")
-        if not folder:
+        folder = secretfiles.credentials()
+        if folder is None:
             raise UsageError(
                 f"destination {named(destination)}: {_kebab(key)}-file = {file!r} is a credential"
                 " of systemd, and there are none here: write a path, or LoadCredential="
             )
-        path = Path(folder) / file
+        path = folder / file
     try:
-        with path.open("rb") as opened:
-            text = opened.read(MAX_SECRET).decode().strip()
-    except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "it is no text"
+        text = secretfiles.read(path).strip()
+    except secretfiles.SecretFileError as error:
         raise UsageError(
-            f"destination {named(destination)}: {_kebab(key)}-file {path} cannot be read: {why}"
+            f"destination {named(destination)}: {_kebab(key)}-file {path} cannot be read:"
+            f" {error.why}"
         ) from error
     if not text or not text.isprintable():
         raise UsageError(

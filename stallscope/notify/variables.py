@@ -3,24 +3,13 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
 from pathlib import Path
 
 from stallscope.base.text import one_line
 from stallscope.model.incident import Incident
 from stallscope.notify.alert import Alert, Event
 
-__all__ = ["inherited", "of_alert", "of_incident"]
-
-_SECRETS = ("MYSQL_PWD", "CREDENTIALS_DIRECTORY", "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
-"""Of the agent alone: its passwords, and its line to systemd."""
-
-
-def inherited(known: Mapping[str, str]) -> dict[str, str]:
-    """Return the agent's own environment without its secrets, and these variables."""
-    kept = {name: value for name, value in os.environ.items() if name not in _SECRETS}
-    return {**kept, **known}
+__all__ = ["of_alert", "of_incident"]
 
 
 def of_alert(event: Event, alert: Alert) -> dict[str, str]:
