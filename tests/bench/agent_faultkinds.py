@@ -23,7 +23,7 @@ from stallscope.base.errors import StallscopeError
 from stallscope.model import capturefile
 from stallscope.model.incident import Incident, TargetEntry
 from stallscope.store import Store, listing, read_incident
-from tests.support.agents import CHECKOUT
+from tests.support.agents import BRIEF_TRIGGER, CHECKOUT
 from tests.support.brokendisks import fill, full_disk, full_pipe, small_disk
 from tests.support.receivers import Fault as HookFault
 from tests.support.receivers import Receiver, receiver
@@ -63,16 +63,7 @@ captures-an-hour = 100000
 disk-bytes-free = 0
 disk-pct-free = 0
 retention-time = 30
-[[trigger]]
-name = "metadata-lock"
-variable = 'state("Waiting for * metadata lock")'
-threshold = 2
-cycles = 2
-clear = 0
-clear-cycles = 2
-sleep = 2
-run-time = 1
-[[destination]]
+{trigger}[[destination]]
 kind = "webhook"
 url = "{url}"
 """
@@ -140,7 +131,7 @@ class Scene:
     def start(self, stack: ExitStack, *, ready: bool = True) -> None:
         """Start the agent; wait until its probe is ready."""
         config = self.home / "agent.toml"
-        config.write_text(TRIGGERS.format(url=self.url) + self._servers())
+        config.write_text(TRIGGERS.format(url=self.url, trigger=BRIEF_TRIGGER) + self._servers())
         self.metrics.unlink(missing_ok=True)
         log = (self.home / "agent.log").open("ab")
         stack.callback(log.close)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.live.shots import unharmed
-from tests.support.agents import agent
+from tests.support.agents import BRIEF_TRIGGER, agent
 from tests.support.alertmanager import Alertmanager, alertmanager
 from tests.support.receivers import Receiver, receiver
 from tests.support.servers import MariaDB, wait_until
@@ -19,16 +19,6 @@ __all__: list[str] = []
 pytestmark = [pytest.mark.needs("root", "bpf", "waits", "mariadb", "alertmanager")]
 
 FILE = """\
-[[trigger]]
-name = "metadata-lock"
-variable = 'state("Waiting for * metadata lock")'
-threshold = 2
-cycles = 2
-clear = 0
-clear-cycles = 2
-sleep = 1
-run-time = 1
-
 [[destination]]
 kind = "alertmanager"
 url = "{url}"
@@ -64,7 +54,7 @@ def events(hook: Receiver) -> list[str]:
 def test_a_stall_is_one_alert(mariadb: MariaDB, tmp_path: Path, kills: int) -> None:
     triggers, dest = tmp_path / "triggers.toml", tmp_path / "store"
     with receiver() as got, receiver() as hook, alertmanager(tmp_path, got) as manager:
-        triggers.write_text(FILE.format(url=manager.url, hook=hook.url))
+        triggers.write_text(BRIEF_TRIGGER + FILE.format(url=manager.url, hook=hook.url))
         options = ("--triggers", triggers)
         with metadata_lock_pileup(mariadb):
             for _ in range(kills):

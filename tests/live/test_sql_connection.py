@@ -349,20 +349,29 @@ def test_killed_connection_comes_back_with_pauses(
             connection.ask(lambda session: session.run("DO 1"), PATIENCE)
 
 
+def wait_at_the_gate(
+    server: SqlServer, connection: Connection, *, name: str = ""
+) -> tuple[list[str], Callable[[SqlSession], None]]:
+    """Let a question of the connection wait for the gate; return what was asked, and the
+    question."""
+    asked: list[str] = []
+
+    def ask(session: SqlSession) -> None:
+        asked.append(GATE)
+        session.select(GATE)
+
+    server.query(GATE)
+    while not asked:
+        with pytest.raises(LateError):
+            connection.ask(ask, 0.1, name=name)
+    return asked, ask
+
+
 @pytest.mark.usefixtures("patient_session")
 def test_long_statement_is_late_and_others_are_reported(server: SqlServer) -> None:
     with closing(Connection(login(server))) as connection:
         connection.open(PATIENCE)
-        asked: list[str] = []
-
-        def wait_at_the_gate(session: SqlSession) -> None:
-            asked.append(GATE)
-            session.select(GATE)
-
-        server.query(GATE)
-        while not asked:
-            with pytest.raises(LateError):
-                connection.ask(wait_at_the_gate, 0.1)
+        asked, _ = wait_at_the_gate(server, connection)
         with pytest.raises(LateError, match="no answer since"):
             Status(connection, PATIENCE).collect()
         late = Heartbeat(connection, PATIENCE).collect()
@@ -383,22 +392,13 @@ def test_a_question_that_hangs_alone_leaves_the_heartbeat_and_others(server: Sql
     beat = Connection(login(server))
     with closing(beat), closing(Connection(login(server), lives=beat.answered_since)) as connection:
         number = connection.open(PATIENCE).connection
-        asked: list[str] = []
-
-        def wait_at_the_gate(session: SqlSession) -> None:
-            asked.append(GATE)
-            session.select(GATE)
-
-        server.query(GATE)
-        while not asked:
-            with pytest.raises(LateError):
-                connection.ask(wait_at_the_gate, 0.1, name="replication")
+        asked, ask = wait_at_the_gate(server, connection, name="replication")
         for _ in range(5):
             sample = Heartbeat(beat, PATIENCE).collect()
             assert 0 < sample.values["heartbeat.ms"] < 1000 * PATIENCE
             assert Status(connection, PATIENCE).collect().values["Threads_running"] >= 1
             with pytest.raises(LateError, match="no answer to replication since"):
-                connection.ask(wait_at_the_gate, PATIENCE, name="replication")
+                connection.ask(ask, PATIENCE, name="replication")
         assert connection.open(PATIENCE).connection != number
         assert (connection.connects, connection.replaced, asked) == (2, 1, [GATE])
         server.query("SELECT RELEASE_LOCK('gate')")

@@ -19,10 +19,22 @@ from stallscope.model.incident import Incident
 from stallscope.store import listing, read_incident
 from tests.support.servers import PATIENCE, SqlServer
 
-__all__ = ["CHECKOUT", "AgentProcess", "agent", "incidents"]
+__all__ = ["BRIEF_TRIGGER", "CHECKOUT", "AgentProcess", "agent", "incidents"]
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 READY = "ready to capture"
+BRIEF_TRIGGER = """\
+[[trigger]]
+name = "metadata-lock"
+variable = 'state("Waiting for * metadata lock")'
+threshold = 2
+cycles = 2
+clear = 0
+clear-cycles = 2
+sleep = 2
+run-time = 1
+"""
+"""The default of this name, which is over soon: its stalls can follow each other."""
 
 
 class AgentProcess:
