@@ -61,7 +61,7 @@ def test_a_stall_is_one_alert(mariadb: MariaDB, tmp_path: Path, kills: int) -> N
                 with agent(mariadb, dest, *options) as watch:
                     wait_until(lambda: hook.posted, "the webhook was called")
                     watch.kill()
-            with agent(mariadb, dest, *options) as watch, unharmed(mariadb):
+            with unharmed(mariadb), agent(mariadb, dest, *options):
                 wait_until(lambda: sent(got, "firing"), "Alertmanager has sent it on")
                 (alert,) = manager.alerts()
                 assert alert["labels"]["alertname"] == "DatabaseStall"

@@ -375,7 +375,6 @@ def running(pid: int) -> bool:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_apprise(server: Receiver) -> None:
-    pytest.importorskip("apprise")
     host = server.url.removeprefix("http://")
     both(kinds.AppriseSettings("a", url=f"json://{host}"))
     first, last = (posted.json for posted in server.posted)

@@ -253,7 +253,11 @@ def test_file_is_its_owners_and_never_replaced(
     [
         (["a", "b", "c", "--compare"], Exit.USAGE, "--compare takes two captures"),
         (["nothing-there"], Exit.FAILED, "nothing-there"),
-        (["20261121T145012.345Z-mysqld-1"], Exit.USAGE, "not an incident"),
+        (
+            ["20261121T145012.345Z-mysqld-1"],
+            Exit.USAGE,
+            "no incident 20261121T145012.345Z-mysqld-1",
+        ),
     ],
 )
 def test_mistakes_are_one_line(
