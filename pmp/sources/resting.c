@@ -72,10 +72,13 @@ static bool is_quiet(const struct stall_resting *resting, uint64_t now_ns)
 	return !resting->is_long || now_ns >= resting->long_ns + STALL_RESTING_QUIET_NS;
 }
 
-bool stall_resting_wants_armed(const struct stall_resting *resting, uint64_t now_ns)
+bool stall_resting_wants_armed(struct stall_resting *resting, uint64_t now_ns)
 {
-	if (is_quiet(resting, now_ns))
+	if (is_quiet(resting, now_ns)) {
+		// Or it would be due at a moment that has passed, and never sleep.
+		resting->is_long = false;
 		return false;
+	}
 	if (resting->armed)
 		return true;
 	return now_ns >= resting->retry_ns &&

@@ -63,7 +63,7 @@ void stall_resting_saw_long_wait(struct stall_resting *resting, uint64_t now_ns)
 // The first long wait after quiet arms at once. It rests again after 10 s without one, is armed at
 // most once in 10 s, and tries again after a refusal while there are long waits: after 1 s, twice
 // as long each time, at most 60 s.
-bool stall_resting_wants_armed(const struct stall_resting *resting, uint64_t now_ns);
+bool stall_resting_wants_armed(struct stall_resting *resting, uint64_t now_ns);
 // When the answer to that can change though no long wait is seen; STALL_RESTING_NEVER: not.
 uint64_t stall_resting_due_ns(const struct stall_resting *resting);
 

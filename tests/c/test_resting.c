@@ -145,6 +145,7 @@ static void test_arming(void)
 	CHECK_INT(stall_resting_due_ns(&resting), now_ns + 19 * S);
 	CHECK(step(&resting, now_ns + 19 * S - 1, false, false));
 	CHECK(!step(&resting, now_ns + 19 * S, false, false));
+	CHECK(stall_resting_due_ns(&resting) == STALL_RESTING_NEVER);
 	// The next one after the quiet, at once too.
 	CHECK(step(&resting, now_ns + 19 * S + 1, true, false));
 	CHECK_INT(resting.arms, 2);
@@ -186,6 +187,24 @@ static void test_lost(void)
 	CHECK_INT(stall_resting_due_ns(&resting), 30 * S);
 	CHECK(!step(&resting, 30 * S - 1, true, false));
 	CHECK(step(&resting, 30 * S, false, false)); // that wait is less than 10 s ago
+}
+
+// A moment that has passed must not be due again and again: the source would not sleep.
+static void test_late(void)
+{
+	struct stall_resting resting = make(STALL_RESTING_PERCENT, THRESHOLD);
+
+	CHECK(step(&resting, 20 * S, true, false));
+	CHECK(!step(&resting, 31 * S, false, false));
+	CHECK(stall_resting_due_ns(&resting) == STALL_RESTING_NEVER);
+	// It can be armed at 42 s, and its wait is of no more use at 43 s.
+	CHECK(step(&resting, 32 * S, true, false));
+	stall_resting_disarmed(&resting);
+	CHECK(!step(&resting, 33 * S, true, false));
+	CHECK_INT(stall_resting_due_ns(&resting), 42 * S);
+	CHECK(!step(&resting, 44 * S, false, false));
+	CHECK(stall_resting_due_ns(&resting) == STALL_RESTING_NEVER);
+	CHECK(step(&resting, 45 * S, true, false));
 }
 
 static void test_refusals(void)
@@ -230,6 +249,7 @@ int main(void)
 	test_arming();
 	test_storm();
 	test_lost();
+	test_late();
 	test_refusals();
 	return check_done();
 }

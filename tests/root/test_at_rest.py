@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.bench.tools import process_cpu_ns
 from tests.root.support import assert_unharmed
 from tests.support.bpf_objects import attached, held, loaded
 from tests.support.known_waits import Call, Made, known_waits, make
@@ -26,6 +27,8 @@ LATE_MS = 100
 HELD_MS = 500
 LULL_SECONDS = 1.5
 """Without a long wait, so that the next one is news: more than a second."""
+MAX_CPU_NS = 200_000_000
+"""Of a probe at rest in a second; its passes take 4 ms."""
 AT_REST = ("--watch", "--at-rest", "--events", "--threshold", str(THRESHOLD_MS))
 
 
@@ -79,6 +82,9 @@ def test_nothing_is_attached_until_a_wait_is_long(target: Target) -> None:
         asleep_ms = (call.released_ns - call.asleep_ns) / 1e6
         assert asleep_ms <= length_ms <= call.length_ns / 1e6 + 1
         wait_until(lambda: not is_attached(watch), "it rests again")
+        before_ns = process_cpu_ns(watch.pid)
+        make(target, "cond 1 1000 2")
+        assert process_cpu_ns(watch.pid) - before_ns < MAX_CPU_NS
         assert_in_time(watch, make(target, f"mutex 1 {HELD_MS} 3"))
 
 
