@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, deque
 
 from stallscope.base.text import one_line
 from stallscope.collectors.sql.collecting import REST_SECONDS, SqlCollector, number
@@ -30,6 +30,9 @@ connections meanwhile, and in old versions none can begin or end."""
 REST_SHARE = 0.0005
 """The share of the time that the list may take at rest, where no sign of waiting needs it:
 thousands of connections are many rows."""
+REMEMBERED = 5
+"""Of so many lists the shortest time counts: the others waited, for a CPU or in a stall, and a
+collector that is asked rarely then sees nothing of it. Fewer say nothing."""
 MAX_NAMES = 200
 """Commands and states that are counted by name; the rest is ``other``."""
 
@@ -58,27 +61,31 @@ class Processlist(SqlCollector):
     ) -> None:
         super().__init__(connection, deadline)
         self._rest_interval = rest_interval
-        self._took = 0.0
-        """The latest time in seconds."""
+        self._times: deque[float] = deque(maxlen=REMEMBERED)
+        """In seconds."""
         self._is_shown = False
         """It comes from SHOW PROCESSLIST."""
 
     @property
     def interval(self) -> float:
         """Return 0, each poll, where the list is no longer than thousands of connections."""
-        return self._took / BUSY_SHARE if self._is_shown else 0.0
+        return self._takes / BUSY_SHARE if self._is_shown else 0.0
 
     @property
     def rest_interval(self) -> float:
         """Return 0 where each poll needs it; else it is longer where the list is."""
-        return self._rest_interval and max(self._rest_interval, self._took / REST_SHARE)
+        return self._rest_interval and max(self._rest_interval, self._takes / REST_SHARE)
+
+    @property
+    def _takes(self) -> float:
+        return min(self._times) if len(self._times) == REMEMBERED else 0.0
 
     def read(self, session: SqlSession) -> dict[str, float]:
         begun = time.monotonic()
         try:
             return self._count(session)
         finally:
-            self._took = time.monotonic() - begun
+            self._times.append(time.monotonic() - begun)
 
     def _count(self, session: SqlSession) -> dict[str, float]:
         counts = _Counts()

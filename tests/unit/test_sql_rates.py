@@ -354,6 +354,20 @@ def test_a_processlist_of_thousands_of_connections_is_shown_less_often(
     assert 12 <= sum(s == "SHOW PROCESSLIST" for _, s in sent) <= 20
 
 
+def test_a_processlist_that_waited_does_not_make_the_next_one_late(
+    agent_of: Callable[..., Any],
+) -> None:
+    agent = agent_of("5.5.9")
+    agent.kind.listed = 2.0  # from its start: the host is busy
+    polled(agent, 2, at_rest=False)
+    agent.kind.listed = 0.001
+    polled(agent, 10, at_rest=False)
+    agent.kind.listed = 2.0
+    polled(agent, 3, at_rest=False)
+    agent.kind.listed = 0.001
+    assert all("SHOW PROCESSLIST" in [s for _, s in polled(agent, 1, at_rest=False)] for _ in "12")
+
+
 def test_a_deadlock_that_the_status_shows_is_read_soon(agent_of: Callable[..., Any]) -> None:
     agent = agent_of("10.11.8-MariaDB")
     polled(agent, 40, at_rest=False)
