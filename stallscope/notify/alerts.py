@@ -35,10 +35,10 @@ UNFINISHED = ("pass-ended", "goes-on")
 class Rules(msgspec.Struct, frozen=True):
     """How alerts are made."""
 
-    hold: float = 3.0
+    hold: float
     """Seconds that a notification waits for the verdict."""
-    critical_threads: int = 20
-    link: str = ""
+    critical_threads: int
+    link: str
     """Address for people; ``{id}`` is the incident's."""
 
 
