@@ -32,7 +32,8 @@ class Scene:
         delivery = Delivery(None if outbox is None else Outbox(outbox), [self.fake])
         delivery.start()
         assert delivery.loaded.wait(20)
-        self.alerts = Alerts(delivery, msgspec.convert(rules, Rules), lambda: self.now_ns)
+        made = msgspec.convert({"hold": 2.5, "critical_threads": 20, "link": ""} | rules, Rules)
+        self.alerts = Alerts(delivery, made, lambda: self.now_ns)
 
     def passes(self, *, breached: bool = False) -> None:
         self.now_ns += CALM_NS
