@@ -87,7 +87,7 @@ class NotifySettings(_Settings, frozen=True):
     webhook: str | None = None
     deadline: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 30.0
     """Of the command and the webhook here."""
-    hold: Annotated[float, msgspec.Meta(ge=0, le=60)] = 2.5
+    hold: Annotated[float, msgspec.Meta(ge=0, le=60)] = 2.0
     """Seconds that a notification waits for the verdict."""
     critical_threads: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 20
     """A stall of so many threads is critical."""

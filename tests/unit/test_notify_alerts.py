@@ -32,7 +32,7 @@ class Scene:
         delivery = Delivery(None if outbox is None else Outbox(outbox), [self.fake])
         delivery.start()
         assert delivery.loaded.wait(20)
-        made = msgspec.convert({"hold": 2.5, "critical_threads": 20, "link": ""} | rules, Rules)
+        made = msgspec.convert({"hold": 2.0, "critical_threads": 20, "link": ""} | rules, Rules)
         self.alerts = Alerts(delivery, made, lambda: self.now_ns)
 
     def passes(self, *, breached: bool = False) -> None:
