@@ -137,7 +137,8 @@ def tried(
             wait_until(lambda: of(hook, "stall"), "the stall is notified")
         wait_until(lambda: of(hook, "end"), "its end is notified")
         scene.stop()
-        return outcome(hook, begun, cured, scene.damage())
+        last = latest(hook)
+        return outcome(hook, last - begun, last - cured, scene.damage())
 
 
 def of(hook: kinds.Hook, event: str) -> tuple[Posted, ...]:
@@ -145,18 +146,23 @@ def of(hook: kinds.Hook, event: str) -> tuple[Posted, ...]:
 
 
 def outcome(
-    hook: kinds.Hook, begun: float, cured: float, damage: str, *, stalls: int = 1, more: str = ""
+    hook: kinds.Hook,
+    after_stall: float,
+    after_cure: float,
+    damage: str,
+    *,
+    stalls: int = 1,
+    more: str = "",
 ) -> Outcome:
-    """Return what the webhook got of stalls that began, and were cured, at once."""
-    firsts = first_posts(hook)
-    last = max(posted.at for posted in firsts.values())
+    """Return what the webhook got, and these times of the latest stall; before the cure they are
+    negative."""
     return Outcome(
         stalls,
-        len(firsts),
+        len(first_posts(hook)),
         len(keys(hook, "end")),
         len(hook.posted),
-        last - begun,
-        None if last < cured else last - cured,
+        after_stall,
+        None if after_cure < 0 else after_cure,
         damage,
         more,
     )
@@ -168,6 +174,11 @@ def first_posts(hook: kinds.Hook) -> dict[str, Posted]:
     for posted in of(hook, "stall"):
         found.setdefault(posted.json["key"], posted)
     return found
+
+
+def latest(hook: kinds.Hook) -> float:
+    """Return when the last of the stalls was notified first."""
+    return max(posted.at for posted in first_posts(hook).values())
 
 
 def keys(hook: kinds.Hook, event: str) -> set[str]:
@@ -196,15 +207,13 @@ def kills(server: MariaDB, home: Path, count: int) -> Outcome:
                 after_cure.append(first - cured)
             wait_keys(hook, "end", len(after_stall))
             scene.stop()
-        return Outcome(
-            len(after_stall),
-            len(first_posts(hook)),
-            len(keys(hook, "end")),
-            len(hook.posted),
+        return outcome(
+            hook,
             max(after_stall),
-            max(after_cure) if max(after_cure) >= 0 else None,
+            max(after_cure),
             scene.damage(),
-            f"seed {chance.seed_used}",
+            stalls=len(after_stall),
+            more=f"seed {chance.seed_used}",
         )
 
 
@@ -224,7 +233,8 @@ def stored(server: MariaDB, home: Path, count: int) -> Outcome:
         wait_until(lambda: of(hook, "end"), "its end is notified")
         scene.stop()
         listed = f"listed in {scene.listing_seconds():.1f} s"
-        return outcome(hook, begun, begun, scene.damage(), more=listed)
+        after = latest(hook) - begun
+        return outcome(hook, after, after, scene.damage(), more=listed)
 
 
 def servers(home: Path, count: int) -> Outcome:
@@ -246,19 +256,9 @@ def servers(home: Path, count: int) -> Outcome:
             wait_keys(hook, "stall", count)
         wait_keys(hook, "end", count)
         scene.stop()
-        late = [
+        after = max(
             posted.at - made[posted.json["incident"]["target"]["pid"]]
             for posted in first_posts(hook).values()
-        ]
-        print(sorted(round(x, 1) for x in late))
-        more = f"made in {max(made.values()) - begun:.1f} s"
-        return Outcome(
-            count,
-            len(late),
-            len(keys(hook, "end")),
-            len(hook.posted),
-            max(late),
-            max(late),
-            scene.damage(),
-            more,
         )
+        more = f"made in {max(made.values()) - begun:.1f} s"
+        return outcome(hook, after, after, scene.damage(), stalls=count, more=more)

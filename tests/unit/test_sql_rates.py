@@ -365,7 +365,9 @@ def test_a_processlist_that_waited_does_not_make_the_next_one_late(
     agent.kind.listed = 2.0
     polled(agent, 3, at_rest=False)
     agent.kind.listed = 0.001
-    assert all("SHOW PROCESSLIST" in [s for _, s in polled(agent, 1, at_rest=False)] for _ in "12")
+    assert all(
+        "SHOW PROCESSLIST" in [s for _, s in polled(agent, 1, at_rest=False)] for _ in range(2)
+    )
 
 
 def test_a_deadlock_that_the_status_shows_is_read_soon(agent_of: Callable[..., Any]) -> None:

@@ -81,7 +81,11 @@ def settle(number: str) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="make images and builds for tests/systems")
-    parser.add_argument("releases", nargs="*", help=f"of {', '.join(RELEASES)} (default: STALLSCOPE_SYSTEMS, or all)")
+    parser.add_argument(
+        "releases",
+        nargs="*",
+        help=f"of {', '.join(RELEASES)} (default: STALLSCOPE_SYSTEMS, or all)",
+    )
     for number in parser.parse_args().releases or systems.wanted():
         if number not in RELEASES:
             parser.error(f"no system {number}: {', '.join(RELEASES)}")
