@@ -19,7 +19,8 @@
 #define CHUNK 256
 #define LEAST_OBJECT 0x1000
 #define FIRST_TEXT 1024 // of a text that ends with a zero: most have ended by then
-#define TEXTS ((size_t)CHUNK * (STALL_SESSION_STATEMENT + 1 + FIRST_TEXT))
+// A text is read in two parts where it ends with a zero, or as a whole and twice.
+#define TEXTS ((size_t)CHUNK * 2 * (STALL_SESSION_STATEMENT + 1))
 #define SLOTS (CHUNK * STALL_SESSION_NAMES * STALL_SESSION_PLACES)
 #define TABLE 8192 // a power of two, larger than SLOTS
 
@@ -284,15 +285,27 @@ static void add_names(struct chunk *chunk, struct stall_session_reading *reading
 	}
 }
 
+// Memory for a text; NULL: there is none left.
+static char *allot(struct chunk *chunk, size_t size)
+{
+	char *text = chunk->texts + chunk->texts_used;
+
+	if (size > TEXTS - chunk->texts_used)
+		return NULL;
+	chunk->texts_used += size;
+	return text;
+}
+
 static void add_text(struct chunk *chunk, struct stall_session_reading *reading, uint64_t address,
 		     size_t size)
 {
-	if (size > TEXTS - chunk->texts_used)
+	char *text = allot(chunk, size);
+
+	if (!text)
 		return;
-	reading->text = chunk->texts + chunk->texts_used;
+	reading->text = text;
 	reading->text_size = size;
-	chunk->texts_used += size;
-	add_read(chunk, reading, address, reading->text, size, &reading->text_done);
+	add_read(chunk, reading, address, text, size, &reading->text_done);
 }
 
 static void read_texts(struct chunk *chunk)
@@ -334,6 +347,24 @@ static void read_long_texts(struct chunk *chunk)
 	run_reads(chunk);
 }
 
+// Without a start, a text can have been read while another statement replaced it, and its pointer can
+// be the same again behind that. Then the text that is read behind the pointer differs.
+static void read_texts_again(struct chunk *chunk)
+{
+	if (stall_session_knows_start(chunk->plan))
+		return;
+	for (size_t i = 0; i < chunk->count; i++) {
+		struct stall_session_reading *reading = &chunk->readings[i];
+		uint64_t query = stall_session_word_of(chunk->plan, reading->first, WORD_QUERY);
+
+		if (!reading->text || !(reading->text_again = allot(chunk, reading->text_size)))
+			continue;
+		add_read(chunk, reading, query, reading->text_again, reading->text_size,
+			 &reading->again_done);
+	}
+	run_reads(chunk);
+}
+
 // Moves a statement to where it stays.
 static struct stall_error *keep_statement(const struct chunk *chunk, struct stall_session *session)
 {
@@ -356,7 +387,8 @@ static struct stall_error *take(const struct chunk *chunk, struct stall_sessions
 		struct stall_session *session = &sessions->sessions[sessions->count];
 
 		if (!is_whole(&chunk->plan->again, reading) ||
-		    !stall_session_is_same(chunk->plan, reading->first, reading->again)) {
+		    !stall_session_is_same(chunk->plan, reading->first, reading->again) ||
+		    !stall_session_text_is_same(reading)) {
 			threads[(*left)++] = reading->thread;
 			continue;
 		}
@@ -387,6 +419,7 @@ static struct stall_error *attempt(struct chunk *chunk, struct stall_sessions *s
 		read_texts(chunk);
 		read_long_texts(chunk);
 		read_ranges(chunk, &chunk->plan->again, true);
+		read_texts_again(chunk);
 		err = take(chunk, sessions, threads, &left);
 	}
 	*count = left;
