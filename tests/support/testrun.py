@@ -20,7 +20,7 @@ import threading
 import time
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
@@ -152,8 +152,14 @@ def meson_test(output: Output, build: Path, *options: str) -> Count:
         elif result in ("OK", "EXPECTEDFAIL"):
             count += Count(passed=1)
         else:
-            count += Count(failed=1, failures=(f"{build.name}: {test['name']} ({result})\n",))
+            failure = f"{build.name}: {test['name']} ({result})\n{printed(test)}\n"
+            count += Count(failed=1, failures=(failure,))
     return count if code == 0 or count.failed else count + Count(failed=1)
+
+
+def printed(test: Mapping[str, str]) -> str:
+    """Return the end of what a C test printed, from its line in Meson's log."""
+    return (test.get("stdout", "") + test.get("stderr", "")).strip()[-MOST_OF_A_FAILURE:]
 
 
 def sanitizers(output: Output) -> Count:
