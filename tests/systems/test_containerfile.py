@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 
 from tests.support import imagebuild
 from tests.support.imagebuild import CONTAINERFILE, Image
-from tests.support.targets import Target
+from tests.support.targets import target_path
 from tests.support.vm import roots
 
 __all__: list[str] = []
@@ -44,13 +45,15 @@ def test_it_starts_as_its_user(image: Image) -> None:
 
 def test_it_captures_and_reports(image: Image) -> None:
     """With its own probe, and the libraries of its release; the script of the report is inside."""
-    with Target("threads", "3", "25") as target:
-        commands = (
-            f"stallscope snap -p {target.pid} --once -o /tmp/a.jsonl.zst >&2",
-            "stallscope report /tmp/a.jsonl.zst -o - >/tmp/a.html 2>/dev/null",
-            "tail -c 20 /tmp/a.html",
-        )
-        said = roots.inside(image.root, image.script("\n".join(commands)))
+    shutil.copy(target_path("threads"), image.root / "tmp/threads")
+    commands = (
+        "coproc target { exec /tmp/threads 3 25; }",
+        "sed /ready/q <&${target[0]} >&2",
+        "stallscope snap -p $target_PID --once -o /tmp/a.jsonl.zst >&2",
+        "stallscope report /tmp/a.jsonl.zst -o - >/tmp/a.html 2>/dev/null",
+        "tail -c 20 /tmp/a.html",
+    )
+    said = roots.inside(image.root, image.script("\n".join(commands)))
     assert said.rstrip().endswith("</html>")
     assert (image.root / "tmp/a.jsonl.zst").stat().st_size > 100
 
