@@ -113,11 +113,13 @@ uint64_t stall_session_statement(const struct stall_session_plan *plan,
 	return reading->last_pointer;
 }
 
-bool stall_session_text_is_same(const struct stall_session_reading *reading)
+bool stall_session_text_is_same(const struct stall_session_plan *plan,
+				const struct stall_session_reading *reading)
 {
-	return !reading->text_again ||
-	       (reading->again_done == reading->text_done &&
-		!memcmp(reading->text_again, reading->text, reading->text_done));
+	if (stall_session_knows_start(plan) || !reading->text)
+		return true;
+	return reading->again_done == reading->text_done &&
+	       !memcmp(reading->text + reading->text_size, reading->text, reading->text_done);
 }
 
 // Whether this text has the length that was read beside its pointer: servers put a zero behind it.

@@ -40,7 +40,7 @@ struct stall_session_reading {
 	uint64_t trx, trx_id;
 	size_t trx_done;
 	const struct stall_session_slot *names[STALL_SESSION_NAMES][STALL_SESSION_PLACES];
-	char *text, *text_again;
+	char *text; // of `text_size`; without a start twice as long, with the second read behind it
 	size_t text_size, text_done, again_done;
 };
 
@@ -66,7 +66,8 @@ bool stall_session_has_begun(const struct stall_session_plan *plan,
 uint64_t stall_session_statement(const struct stall_session_plan *plan,
 				 const struct stall_session_reading *reading, size_t *ret_size);
 // Whether a text that is read twice, where no start is known, was the same both times.
-bool stall_session_text_is_same(const struct stall_session_reading *reading);
+bool stall_session_text_is_same(const struct stall_session_plan *plan,
+				const struct stall_session_reading *reading);
 // All fields; the statement is that of `reading`.
 void stall_session_take(const struct stall_session_plan *plan,
 			const struct stall_snapshot *snapshot,

@@ -285,27 +285,18 @@ static void add_names(struct chunk *chunk, struct stall_session_reading *reading
 	}
 }
 
-// Memory for a text; NULL: there is none left.
-static char *allot(struct chunk *chunk, size_t size)
-{
-	char *text = chunk->texts + chunk->texts_used;
-
-	if (size > TEXTS - chunk->texts_used)
-		return NULL;
-	chunk->texts_used += size;
-	return text;
-}
-
+// Without a start a text is read twice: the second one has its place behind the first.
 static void add_text(struct chunk *chunk, struct stall_session_reading *reading, uint64_t address,
 		     size_t size)
 {
-	char *text = allot(chunk, size);
+	size_t room = stall_session_knows_start(chunk->plan) ? size : 2 * size;
 
-	if (!text)
+	if (room > TEXTS - chunk->texts_used)
 		return;
-	reading->text = text;
+	reading->text = chunk->texts + chunk->texts_used;
 	reading->text_size = size;
-	add_read(chunk, reading, address, text, size, &reading->text_done);
+	chunk->texts_used += room;
+	add_read(chunk, reading, address, reading->text, size, &reading->text_done);
 }
 
 static void read_texts(struct chunk *chunk)
@@ -347,20 +338,20 @@ static void read_long_texts(struct chunk *chunk)
 	run_reads(chunk);
 }
 
-// Without a start, a text can have been read while another statement replaced it, and its pointer can
-// be the same again behind that. Then the text that is read behind the pointer differs.
+// Without a start, another statement can have replaced a text while it was read, and a later one can
+// have set the same pointer and length since. Then a second read of the text differs.
 static void read_texts_again(struct chunk *chunk)
 {
 	if (stall_session_knows_start(chunk->plan))
 		return;
 	for (size_t i = 0; i < chunk->count; i++) {
 		struct stall_session_reading *reading = &chunk->readings[i];
-		uint64_t query = stall_session_word_of(chunk->plan, reading->first, WORD_QUERY);
 
-		if (!reading->text || !(reading->text_again = allot(chunk, reading->text_size)))
-			continue;
-		add_read(chunk, reading, query, reading->text_again, reading->text_size,
-			 &reading->again_done);
+		if (reading->text)
+			add_read(chunk, reading,
+				 stall_session_word_of(chunk->plan, reading->first, WORD_QUERY),
+				 reading->text + reading->text_size, reading->text_size,
+				 &reading->again_done);
 	}
 	run_reads(chunk);
 }
@@ -388,7 +379,7 @@ static struct stall_error *take(const struct chunk *chunk, struct stall_sessions
 
 		if (!is_whole(&chunk->plan->again, reading) ||
 		    !stall_session_is_same(chunk->plan, reading->first, reading->again) ||
-		    !stall_session_text_is_same(reading)) {
+		    !stall_session_text_is_same(chunk->plan, reading)) {
 			threads[(*left)++] = reading->thread;
 			continue;
 		}
