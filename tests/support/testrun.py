@@ -20,7 +20,7 @@ import threading
 import time
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
@@ -152,14 +152,10 @@ def meson_test(output: Output, build: Path, *options: str) -> Count:
         elif result in ("OK", "EXPECTEDFAIL"):
             count += Count(passed=1)
         else:
-            failure = f"{build.name}: {test['name']} ({result})\n{printed(test)}\n"
-            count += Count(failed=1, failures=(failure,))
+            name = f"{build.name}: {test['name']} ({result})"
+            printed = test.get("stdout", "") + test.get("stderr", "")
+            count += Count(failed=1, failures=(failure(name, printed),))
     return count if code == 0 or count.failed else count + Count(failed=1)
-
-
-def printed(test: Mapping[str, str]) -> str:
-    """Return the end of what a C test printed, from its line in Meson's log."""
-    return (test.get("stdout", "") + test.get("stderr", "")).strip()[-MOST_OF_A_FAILURE:]
 
 
 def sanitizers(output: Output) -> Count:
@@ -220,15 +216,18 @@ def pytest(
 def failures_of(tree: ElementTree.ElementTree[ElementTree.Element]) -> tuple[str, ...]:
     """Return the name of each test that failed in a JUnit report, with the end of what it said."""
     return tuple(
-        f"{case.get('classname')}::{case.get('name')}\n{said(part)}\n"
+        failure(
+            f"{case.get('classname')}::{case.get('name')}", part.text or part.get("message") or ""
+        )
         for case in tree.iter("testcase")
         for kind in ("failure", "error")
         for part in case.iter(kind)
     )
 
 
-def said(failure: ElementTree.Element) -> str:
-    return (failure.text or failure.get("message") or "").strip()[-MOST_OF_A_FAILURE:]
+def failure(name: str, said: str) -> str:
+    """Return how a test that failed is shown at the end: its name, and the end of what it said."""
+    return f"{name}\n{said.strip()[-MOST_OF_A_FAILURE:]}\n"
 
 
 def kernel_step(names: Sequence[str], expression: str | None, *, update: bool = False) -> Step:
