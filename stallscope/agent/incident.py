@@ -218,14 +218,14 @@ class IncidentMachine:
         self._recovery_ns = max(self._recovery_ns, recovery_ns)
         capture = event.capture
         if capture is not None:
-            why = self._enough()
+            why = self._refusal(now)
             if why is None:
                 self._take_in(capture, event.fired.trigger, now)
             else:
                 self._suppress(why)
                 self._drop(capture)
         elif new and self._burst is None and now.ns - self._limits.last_ns >= LEAST_APART_NS:
-            why = self._limits.refusal(now.ns) or self._enough()
+            why = self._refusal(now)
             if why is not None:
                 self._suppress(why)
             else:
@@ -235,7 +235,7 @@ class IncidentMachine:
 
     def add_capture(self, result: CaptureResult, now: Moment) -> None:
         """Add a capture of a wait that fires no trigger, while the stall goes on."""
-        if self.state is State.RECOVERING or self._enough() is not None:
+        if self.state is State.RECOVERING or self._refusal(now) is not None:
             self._drop(result)
         else:
             self._take_in(result, None, now)
@@ -397,7 +397,7 @@ class IncidentMachine:
         if burst.left <= 0:
             self._end_burst()
             return
-        why = self._limits.refusal(now.ns) or self._enough()
+        why = self._refusal(now)
         if why is not None:
             self._suppress(why)
             self._end_burst()
@@ -414,10 +414,12 @@ class IncidentMachine:
         if result.path is not None:
             self._emit(DropCapture(result.path))
 
-    def _enough(self) -> str | None:
-        if len(self.captures) >= MAX_CAPTURES:
-            return f"{MAX_CAPTURES} captures are the limit of one incident"
-        return None
+    def _refusal(self, now: Moment) -> str | None:
+        """Return why it may have no other capture, one of the probe included; None: it may."""
+        why = self._limits.refusal(now.ns)
+        if why is None and len(self.captures) >= MAX_CAPTURES:
+            why = f"{MAX_CAPTURES} captures are the limit of one incident"
+        return why
 
     def _suppress(self, why: str, message: str | None = None) -> None:
         self._suppressed += 1

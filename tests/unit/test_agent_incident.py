@@ -280,6 +280,22 @@ def test_a_limit_of_captures_limits_no_notification() -> None:
     assert not any(isinstance(command, TakeCapture) for command in driver.commands)
 
 
+def wait_lasts(driver: Driver) -> None:
+    """A wait that fires no trigger has a capture of the probe."""
+    wait = Trigger("threshold", "mutex", length_ms=1000.0, finished_ms=1.0)
+    driver.handle(CaptureResult(driver.file(), driver.ns, wait=wait))
+
+
+@pytest.mark.parametrize("more", [wait_fires, wait_lasts])
+def test_a_full_disk_takes_in_no_capture_of_the_probe(more: Callable[[Driver], None]) -> None:
+    driver = Driver()
+    full_disk(driver)
+    driver.fire()
+    more(driver)
+    assert [c.path for c in driver.commands if isinstance(c, DropCapture)] == ["/spool/1"]
+    assert not any(isinstance(command, StoreCapture) for command in driver.commands)
+
+
 def test_a_capture_that_is_not_analyzed_says_why_it_has_no_sessions() -> None:
     driver = Driver()
     driver.fire()
