@@ -18,7 +18,7 @@ from stallscope.model.capture import Capture
 from stallscope.model.rings import Life
 from tests.live.shots import run
 from tests.root.support import run_probe
-from tests.support.servers import MariaDB, MySQL55, MySQL97, SqlServer
+from tests.support.servers import MariaDB, MySQL55, MySQL97, SqlServer, wait_until
 from tests.support.servers.inside import RINGS, agent_inside, one_ring
 from tests.support.stalls import global_read_lock, sysbench_load
 
@@ -29,6 +29,8 @@ pytestmark = [pytest.mark.needs("root", "probe", "library")]
 KILLS = int(os.environ.get("STALLSCOPE_KILLS", "2"))
 LONGEST_LIFE = 2.0
 """Seconds under load."""
+LASTING_MS = 100
+"""Waits of a few milliseconds are no stall, and have no name."""
 
 
 def left_behind(ring: Path) -> Capture:
@@ -75,6 +77,9 @@ def test_what_a_killed_server_waited_for_is_named() -> None:
     server = MariaDB()
     with agent_inside(server) as rings, server:
         with global_read_lock(server):
+            lasting = "SELECT COUNT(*) = 0 FROM information_schema.processlist"
+            lasting += f" WHERE state LIKE 'Waiting for %' AND time_ms < {LASTING_MS}"
+            wait_until(lambda: server.number(lasting), "all have waited for a while")
             os.kill(server.pid, signal.SIGKILL)
             server.child.wait()
         ring = one_ring(rings)
