@@ -21,7 +21,8 @@ __all__ = ["FAMILIES", "TargetLayout", "of_process", "of_servers"]
 
 FAMILIES = ("mysql", "mariadb")
 """Servers of which the layout is calibrated; PostgreSQL exports what is needed."""
-SECONDS = 1.0
+SECONDS = 5.0
+"""To identify the program: milliseconds on most hosts, and 0.7 s with 12 busy threads for a CPU."""
 
 
 class TargetLayout(msgspec.Struct, frozen=True):
@@ -34,6 +35,13 @@ class TargetLayout(msgspec.Struct, frozen=True):
     """Those that were read to check it."""
     reason: str | None = None
     """Why connections cannot be read from memory."""
+
+    @property
+    def note(self) -> str | None:
+        """Return what a capture says where it cannot be known whether the build is calibrated."""
+        if self.reason is None or self.build is not None:
+            return None
+        return f"no connections from memory: {self.reason}"
 
     @property
     def text(self) -> str:

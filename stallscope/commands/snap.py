@@ -258,6 +258,8 @@ def _capture(args: argparse.Namespace) -> Capture:
         if args.calibrate:
             _calibration.run(servers, login)
         layout = layouts.of_servers(servers)
+        if layout.note is not None:
+            notes = (*notes, layout.note)
         options = msgspec.structs.replace(options, layout=layout.text)
         taken = snapshot.take(pids, servers, options)
         return _with_sessions(taken, login, notes, args.sql_deadline)

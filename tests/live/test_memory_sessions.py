@@ -16,6 +16,7 @@ from typing import Any
 import pymysql
 import pytest
 
+from stallscope.collectors import probe
 from stallscope.collectors.calibration import calibrating, stored
 from stallscope.model.capture import Capture, Thread
 from tests.live.shots import Captured, run, take, unharmed
@@ -257,6 +258,23 @@ def test_a_calibration_that_does_not_fit_is_not_used(
         shot = without_sql(server, tmp_path)
         ids = {connection_id(connection) for connection in idle}
     assert ids <= {thread.connection for thread in shot.capture.threads}
+
+
+def test_a_program_that_cannot_be_identified_is_said(
+    server: SqlServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without that a capture would have no connections, and no word of why."""
+    calibrate(server)
+    failing = tmp_path / "probe"
+    failing.write_text(f'#!/bin/sh\ntest "$1" != memory || exit 1\nexec {probe.find()} "$@"\n')
+    failing.chmod(0o755)
+    monkeypatch.setenv("STALLSCOPE_PROBE", str(failing))
+    with idle_connections(server, 1):
+        shot = take(tmp_path, "-p", server.pid, "--no-sql")
+    assert not [t for t in shot.capture.threads if t.connection is not None]
+    (note,) = shot.capture.notes
+    assert note.code == "sessions"
+    assert note.message.startswith("no connections from memory: ")
 
 
 def test_a_stalled_server_cannot_be_calibrated(server: SqlServer, kept: Path) -> None:

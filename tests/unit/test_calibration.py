@@ -377,6 +377,7 @@ def test_the_layout_of_a_process(
     known = layouts.of_process(1)
     assert (known.text, known.calibration, known.build) == ("", None, BUILD)
     assert "is not calibrated" in (known.reason or "")
+    assert known.note is None
     stored.save(KEPT)
     known = layouts.of_process(1)
     assert (known.text, known.calibration, known.reason) == (stored.text(KEPT.layout), KEPT, None)
@@ -391,6 +392,7 @@ def test_the_layout_of_a_process(
     assert layouts.of_process(1).reason == "the program cannot be identified"
     fake("sys.exit(1)")
     assert "stallscope-probe" in (layouts.of_process(1).reason or "")
+    assert (layouts.of_process(1).note or "").startswith("no connections from memory: ")
 
 
 @pytest.mark.parametrize(
