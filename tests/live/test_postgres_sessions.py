@@ -29,7 +29,9 @@ ACTIVITY = (
     "SELECT json_agg(row_to_json(a)) FROM (SELECT pid, usename, datname, state, query, xact_start,"
     " application_name, wait_event_type, backend_type,"
     " pg_blocking_pids(pid) AS blockers"
-    " FROM pg_stat_activity WHERE pid <> pg_backend_pid()) a"
+    " FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
+    # The backend of the question before ends on its own, after its client.
+    " AND coalesce(query, '') NOT LIKE '%pg_stat_activity%') a"
 )
 WAITING = (
     "SELECT coalesce(json_agg(query), '[]') FROM pg_stat_activity"
@@ -110,7 +112,8 @@ def snap(
     command = [str(probe.find()), "snap", *arguments]
     for pid in (server.pid, *backends):
         command += ["--pid", str(pid)]
-    done = subprocess.run(command, capture_output=True, check=True)
+    done = subprocess.run(command, capture_output=True, check=False)
+    assert done.returncode == 0, (done.stderr, done.stdout[-2000:])
     data, moments = memorysessions.split(done.stdout)
     lines = [json.loads(line) for line in done.stdout[len(data) :].splitlines()]
     assert len(lines) == len(moments)
