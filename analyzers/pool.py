@@ -23,6 +23,7 @@ FEW = 5
 """So few captures without samples: one of them with the cause is enough."""
 LEAST_COVERAGE = 0.04
 """The least part of the time that a cause must fill: less is what a healthy server does as well."""
+LEAST_SIGHTINGS = 3
 SPOTS = 5
 SPOT_FRAMES = 3
 LEAST_SPOT = 0.02
@@ -140,8 +141,11 @@ class Pool:
         return len({(s.process, s.tid) for s in self.sightings.get(signature, ())})
 
     def profile(self, signature: str) -> tuple[Spot, ...]:
-        """Return where the holders spend their time, most of it first."""
+        """Return where the holders spend their time, most of it first; nothing of a burst that has
+        seen them once or twice, which is chance."""
         found = self.sightings.get(signature, ())
+        if self.captures > FEW and sum(s.times for s in found) < LEAST_SIGHTINGS:
+            return ()
         sampled = [s for s in found if s.moment is None]
         counts: Counter[str] = Counter()
         for sighting in sampled or found:

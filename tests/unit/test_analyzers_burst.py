@@ -99,6 +99,8 @@ def test_one_capture_with_the_cause_beats_those_with_its_victims(
     first = analysis.findings[0]
     assert first.seen is not None
     assert first.seen.of == CAPTURES
+    assert first.seen.holders == 1
+    assert first.seen.profile == ()  # one sighting shows who, and not where the time goes
     assert first.blocker is not None
     assert "lock_deadlock_recursive" in first.blocker.frames
     assert first.threads >= 40
