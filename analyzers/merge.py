@@ -67,12 +67,18 @@ def merge(
     merged: dict[str | None, Finding] = {}
     shown: dict[str | None, int] = {}
     for signature, items in by_signature.items():
-        best = max(items, key=lambda item: (_shows(item[1]), item[1].confidence))
+        best = max(items, key=lambda item: _rank(item[1]))
         shown[signature] = best[0]
         merged[signature] = _one(scenes, _Found(signature, items), best[1], pool)
     _lift_roots(by_signature, merged)
     _explain_cpus(merged, pool, scenes)
     return Merged(list(merged.values()), shown)
+
+
+def _rank(finding: Finding) -> tuple[int, float, float]:
+    """Return how well a finding stands for those of all captures. Waiters that look each second
+    whether they were killed show the length of their waits in some captures only."""
+    return _shows(finding), finding.confidence, finding.impact.time_s or 0.0
 
 
 def _shows(finding: Finding) -> int:

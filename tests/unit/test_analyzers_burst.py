@@ -10,7 +10,7 @@ import pytest
 
 from stallscope.analyzers import catalog, engine
 from stallscope.analyzers.analysis import Analysis
-from stallscope.model.capture import Capture, Label, Sample
+from stallscope.model.capture import Capture, Label, LockKind, Sample
 from tests.unit.scenes import COND, FUTEX, IDLE_SESSION, SESSION, Scenery, frames
 
 __all__: list[str] = []
@@ -255,3 +255,19 @@ def test_a_lock_that_is_passed_on_is_a_convoy_of_all_its_holders(
     assert seen.holders == 5
     assert seen.passed_on is not None
     assert seen.profile
+
+
+def test_waiters_that_all_looked_around_once_have_waited_no_less(
+    signatures: catalog.Catalog,
+) -> None:
+    """MariaDB's waiters of a metadata lock wake each second: the first capture is from before."""
+    scenery = Scenery()
+    scenery.add(IDLE_SESSION, tid=5)
+    lock = scenery.lock(owner=5, symbol="shop.orders", kind=LockKind.METADATA)
+    scenery.add(METADATA, times=20, lock=lock)
+    first = burst([scenery] * CAPTURES, moving=False)
+    woken = tuple(msgspec.structs.replace(thread, switches=6) for thread in first.threads)
+    analysis = engine.analyze(msgspec.structs.replace(first, threads=woken), signatures)
+    (finding,) = analysis.findings
+    assert finding.impact.time_s == pytest.approx(20 * (CAPTURES - 2) * INTERVAL_NS / 1e9)
+    assert any("these threads have waited" in text for text in finding.evidence)
