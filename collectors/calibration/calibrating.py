@@ -88,7 +88,11 @@ def _calibrate(staged: Staged, memory: Memory, pack_dirs: Sequence[Path]) -> Cal
             found = search.with_transactions(memory, found, with_id)
     rows = staged.rows()
     layout = choice.chosen(memory, rows, found.layout)
-    layout |= search.find_idle(memory, layout, _idle(staged, rows, memory.threads))
+    for _ in range(_LOOKS):  # those of others go on meanwhile
+        idle = search.find_idle(memory, layout, _idle(staged, rows, memory.threads))
+        if idle:
+            layout |= idle
+            break
     found = search.Found(layout, found.unknown)
     locks = _metadata(memory, staged, subjects, found.layout)
     layout, wrong, compared = _compared(memory, staged, found.layout | locks)

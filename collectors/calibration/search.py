@@ -9,6 +9,7 @@ right for each of our own connections, which differ on purpose, and wrong for no
 
 from __future__ import annotations
 
+import enum
 import struct
 import time
 from array import array
@@ -98,6 +99,14 @@ class Found(msgspec.Struct, frozen=True):
     unknown: tuple[str, ...]
 
 
+class _Place(enum.Enum):
+    """Where a time is, beside a window."""
+
+    BEFORE = 0
+    WITHIN = 1
+    AFTER = 2
+
+
 class Clock(msgspec.Struct, frozen=True):
     """A clock by which servers keep the start of a statement."""
 
@@ -126,6 +135,16 @@ class Clock(msgspec.Struct, frozen=True):
             and words[at + 1] < _SECOND_US
             and least <= word * _SECOND_US + words[at + 1] <= most
         ]
+
+    def window_of(self, words: array[int], at: int, moments: tuple[int, int]) -> _Place:
+        """Return where a word's time is."""
+        least, most = self.window(moments)
+        time_us = words[at]
+        if self.seconds:
+            time_us = time_us * _SECOND_US + (words[at + 1] if at + 1 < len(words) else 0)
+        if time_us > most:
+            return _Place.AFTER
+        return _Place.WITHIN if time_us >= least else _Place.BEFORE
 
 
 CLOCKS = (
@@ -279,30 +298,43 @@ def find_idle(
     """Return where an idle connection has the time from which the server counts; nothing where that
     is the start of its last statement.
 
-    It is right where the later one of it and the start is what the server says: a command that is
-    no statement has a start alone. ``idle``: threads, and the earliest and latest moment in
-    nanoseconds of CLOCK_MONOTONIC.
+    It is right where the later one of it and the start is what the server says, for all of them: a
+    command that is no statement has a start alone. ``idle``: threads, and the earliest and latest
+    moment in nanoseconds of CLOCK_MONOTONIC.
     """
     starts = starts_of(memory, [thread for thread, _ in idle], layout["thd.tls"])
     objects = [words_of(data) for data in memory.read([(start, OBJECT) for start in starts])]
     if "thd.start" not in layout or not objects or not (size := min(map(len, objects))):
         return {}
-    at, clock = layout["thd.start"] // 8, CLOCKS[layout["thd.start#clock"]]
-    others = [
-        (words, moments)
+    at, start = layout["thd.start"] // 8, CLOCKS[layout["thd.start#clock"]]
+    known = [
+        (words, moments, begun)
         for words, (_, moments) in zip(objects, idle, strict=True)
-        if at not in clock.within(words, clock.window(moments))
+        # Some have begun a statement since they were listed.
+        if (begun := start.window_of(words, at, moments)) is not _Place.AFTER
     ]
+    others = [one for one in known if one[2] is _Place.BEFORE]
     found: Counter[tuple[int, int]] = Counter()
     for clock in CLOCKS:
-        for words, moments in others:
+        for words, moments, _ in others:
             within = clock.within(words[:size], clock.window(moments))
             found.update((clock.number, index) for index in within)
-    for (number, at), right in found.most_common(1):
-        # Some have begun a statement since they were listed.
-        if right >= _LEAST_IDLE * len(others):
-            return {"thd.idle": 8 * at, "thd.idle#clock": number}
-    return {}
+
+    def right(place: tuple[int, int]) -> int:
+        """Return for how many the later one of both is what the server says."""
+        number, index = place
+        count = 0
+        for words, moments, begun in known:
+            both = {begun, CLOCKS[number].window_of(words, index, moments)}
+            count += _Place.WITHIN in both and _Place.AFTER not in both
+        return count
+
+    # Some have sent a command that is no statement since.
+    fit = [place for place, count in found.items() if count >= _LEAST_IDLE * len(others)]
+    best = max(fit, key=right, default=None)
+    if best is None or right(best) < _LEAST_IDLE * len(known):
+        return {}
+    return {"thd.idle": 8 * best[1], "thd.idle#clock": best[0]}
 
 
 def _further(

@@ -172,6 +172,25 @@ def test_the_time_of_an_idle_connection(ages: list[tuple[float, float]], found: 
     assert find_idle(server, LAYOUT, list(zip(server.threads, said, strict=True))) == expected
 
 
+def test_a_time_that_is_later_than_what_the_server_says_is_not_it() -> None:
+    """Where one connection alone tells, another time of it can be the same by chance."""
+    server, said = idle_server([(3.0, 1.0), (4.0, 9.0), (5.0, 8.0)])
+    now = now_us()
+    for i, age in enumerate((1.0, 2.0, 3.0)):
+        server.word(server.object(i) + START - 8, now - int(age * 1e6))
+    found = find_idle(server, LAYOUT, list(zip(server.threads, said, strict=True)))
+    assert found == {"thd.idle": IDLE, "thd.idle#clock": 1}
+
+
+def test_those_that_ran_a_statement_meanwhile_say_nothing() -> None:
+    server, said = idle_server([(3.0, 1.0), *[(2.0, 0.5)] * 6])
+    for i in range(1, 7):
+        for place in (START, IDLE):
+            server.word(server.object(i) + place, now_us() + 5000)
+    found = find_idle(server, LAYOUT, list(zip(server.threads, said, strict=True)))
+    assert found == {"thd.idle": IDLE, "thd.idle#clock": 1}
+
+
 def test_an_idle_connection_without_a_known_start() -> None:
     server, said = idle_server([(3.0, 1.0)])
     layout = {key: value for key, value in LAYOUT.items() if not key.startswith("thd.start")}
