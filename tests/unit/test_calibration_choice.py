@@ -173,7 +173,7 @@ def test_the_time_of_an_idle_connection(ages: list[tuple[float, float]], found: 
 
 
 def test_a_time_that_is_later_than_what_the_server_says_is_not_it() -> None:
-    """Where one connection alone tells, another time of it can be the same by chance."""
+    """Where one connection alone shows it, another time of it can be the same by chance."""
     server, said = idle_server([(3.0, 1.0), (4.0, 9.0), (5.0, 8.0)])
     now = now_us()
     for i, age in enumerate((1.0, 2.0, 3.0)):
