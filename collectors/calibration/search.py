@@ -136,7 +136,7 @@ class Clock(msgspec.Struct, frozen=True):
             and least <= word * _SECOND_US + words[at + 1] <= most
         ]
 
-    def window_of(self, words: array[int], at: int, moments: tuple[int, int]) -> _Place:
+    def place_of(self, words: array[int], at: int, moments: tuple[int, int]) -> _Place:
         """Return where a word's time is."""
         least, most = self.window(moments)
         time_us = words[at]
@@ -311,7 +311,7 @@ def find_idle(
         (words, moments, begun)
         for words, (_, moments) in zip(objects, idle, strict=True)
         # Some have begun a statement since they were listed.
-        if (begun := start.window_of(words, at, moments)) is not _Place.AFTER
+        if (begun := start.place_of(words, at, moments)) is not _Place.AFTER
     ]
     others = [one for one in known if one[2] is _Place.BEFORE]
     found: Counter[tuple[int, int]] = Counter()
@@ -325,7 +325,7 @@ def find_idle(
         number, index = place
         count = 0
         for words, moments, begun in known:
-            both = {begun, CLOCKS[number].window_of(words, index, moments)}
+            both = {begun, CLOCKS[number].place_of(words, index, moments)}
             count += _Place.WITHIN in both and _Place.AFTER not in both
         return count
 
