@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -250,10 +251,11 @@ def test_one_command_at_a_time(
     site: Site, address: Address, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Store.open(site.dest)
-    monkeypatch.setattr(commands, "TURN_SECONDS", 0.05)
     reading = site.commands.run(["signatures", "--json"])
     assert next(reading)
-    reply = get(address, "/incidents")
+    with monkeypatch.context() as impatient:
+        impatient.setattr(commands, "TURN_SECONDS", 0.05)
+        reply = get(address, "/incidents")
     assert (reply.status, reply.headers["retry-after"]) == (503, "5")
     assert get(address, "/healthz").status == 503, "that needs no command"
     assert get(address, "/metrics").status == 200
@@ -273,12 +275,25 @@ def test_a_command_that_cannot_be_killed_is_not_started_again() -> None:
     """As one that reads from a disk which does not answer."""
 
     class Stuck:
-        def poll(self) -> None: ...
+        def wait(self, timeout: float) -> None:
+            raise subprocess.TimeoutExpired("stuck", timeout)
 
     found = Commands()
     found._hangs = Stuck()  # type: ignore[assignment]
     with pytest.raises(BusyError, match="disk does not answer"):
         found.run(["signatures"])
+
+
+def test_a_killed_command_that_ends_late_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its low priority keeps it from ending while the host is busy."""
+    found = Commands()
+    with monkeypatch.context() as impatient:
+        impatient.setattr(commands, "_END_SECONDS", 0.0)
+        for _ in range(3):
+            reading = found.run(["signatures", "--json"])
+            assert next(reading)
+            reading.close()  # type: ignore[attr-defined]
+    assert b"".join(found.run(["signatures", "--json"]))
 
 
 def test_a_large_output_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:

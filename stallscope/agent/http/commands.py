@@ -54,7 +54,7 @@ class Commands:
         self._seconds = seconds
         self._turn = threading.Lock()
         self._hangs: subprocess.Popen[bytes] | None = None
-        """A killed command that has not ended: its disk does not answer."""
+        """A killed command that had not ended soon."""
 
     def run(self, words: list[str]) -> Iterator[bytes]:
         """Return what ``stallscope WORDS`` prints, piece by piece; it may be cut at a limit.
@@ -78,12 +78,20 @@ class Commands:
         if not self._turn.acquire(timeout=TURN_SECONDS):
             raise BusyError("another request reads the store: try again in some seconds")
         try:
-            if self._hangs is not None and self._hangs.poll() is None:
-                raise BusyError("the store's disk does not answer")
-            self._hangs = None
+            self._await_killed()
             yield from self._output(words, end)
         finally:
             self._turn.release()
+
+    def _await_killed(self) -> None:
+        """Wait for a killed command as for one that runs: on a busy host its low priority keeps it
+        from ending, and no disk does."""
+        if self._hangs is not None:
+            try:
+                self._hangs.wait(TURN_SECONDS)
+            except subprocess.TimeoutExpired:
+                raise BusyError("the store's disk does not answer") from None
+        self._hangs = None
 
     def _output(self, words: list[str], end: float) -> Iterator[bytes]:
         argv, environment = module_command("stallscope")
