@@ -30,12 +30,7 @@ __all__ = [
     "redo_sync",
 ]
 
-REDO_SYNC_OPTIONS = (
-    "--innodb-flush-log-at-trx-commit=1",
-    # Inserts would wait for the latch of the dictionary instead, which the thread that counts
-    # MariaDB's tables holds while it waits for the log. MySQL 5.5 has no such thread.
-    "--loose-innodb-stats-auto-recalc=OFF",
-)
+REDO_SYNC_OPTIONS = ("--innodb-flush-log-at-trx-commit=1",)
 """Options the server wants for this stall (later ones win)."""
 
 SIZE = 1 << 29
