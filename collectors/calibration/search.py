@@ -9,16 +9,15 @@ right for each of our own connections, which differ on purpose, and wrong for no
 
 from __future__ import annotations
 
-import enum
 import struct
-import time
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
 
+from stallscope.collectors.calibration.clocks import CLOCKS, When
 from stallscope.collectors.calibration.memory import MemoryThread, Piece
 from stallscope.collectors.sql.staged import Known
 
@@ -26,7 +25,6 @@ __all__ = [
     "LEAST",
     "MOST_PLACES",
     "OBJECT",
-    "Clock",
     "Found",
     "Reader",
     "Subject",
@@ -68,8 +66,6 @@ _AUTOCOMMIT, _IN_TRANSACTION = 2, 1
 _OTHER_STATUS = 16 | 32 | 512 | 2048 | 8192 | 16384
 """SERVER_STATUS_AUTOCOMMIT, SERVER_STATUS_IN_TRANS, and other bits that a connection without a
 statement can have (mysql_com.h)."""
-_SLACK_US = 300
-_SECOND_US = 1_000_000
 _BEGUN_US = 1000
 """Between two clock reads at the start of a statement."""
 _LEAST_IDLE = 0.8
@@ -97,61 +93,6 @@ class Found(msgspec.Struct, frozen=True):
 
     layout: dict[str, int]
     unknown: tuple[str, ...]
-
-
-class _Place(enum.Enum):
-    """Where a time is, beside a window."""
-
-    BEFORE = 0
-    WITHIN = 1
-    AFTER = 2
-
-
-class Clock(msgspec.Struct, frozen=True):
-    """A clock by which servers keep the start of a statement."""
-
-    number: int
-    """``thd.start#clock``."""
-    now_ns: Callable[[], int]
-    seconds: bool = False
-    """MariaDB to 10.2 has ``start_time`` and ``start_time_sec_part``: seconds, and microseconds in
-    the next word."""
-
-    def window(self, moments: tuple[int, int]) -> tuple[int, int]:
-        """Return the earliest and the latest microsecond, of nanoseconds of CLOCK_MONOTONIC."""
-        ahead = (self.now_ns() - time.monotonic_ns()) // 1000
-        return moments[0] // 1000 + ahead - _SLACK_US, moments[1] // 1000 + ahead + _SLACK_US
-
-    def within(self, words: array[int], window: tuple[int, int]) -> list[int]:
-        """Return the indexes of the words that are such a time."""
-        least, most = window
-        if not self.seconds:
-            return [at for at, word in enumerate(words) if least <= word <= most]
-        first, last = least // _SECOND_US, most // _SECOND_US
-        return [
-            at
-            for at, word in enumerate(words[:-1])
-            if first <= word <= last
-            and words[at + 1] < _SECOND_US
-            and least <= word * _SECOND_US + words[at + 1] <= most
-        ]
-
-    def place_of(self, words: array[int], at: int, moments: tuple[int, int]) -> _Place:
-        """Return where a word's time is."""
-        least, most = self.window(moments)
-        time_us = words[at]
-        if self.seconds:
-            time_us = time_us * _SECOND_US + (words[at + 1] if at + 1 < len(words) else 0)
-        if time_us > most:
-            return _Place.AFTER
-        return _Place.WITHIN if time_us >= least else _Place.BEFORE
-
-
-CLOCKS = (
-    Clock(0, time.time_ns),
-    Clock(1, time.monotonic_ns),
-    Clock(2, time.time_ns, seconds=True),
-)
 
 
 def find(
@@ -311,9 +252,9 @@ def find_idle(
         (words, moments, begun)
         for words, (_, moments) in zip(objects, idle, strict=True)
         # Some have begun a statement since they were listed.
-        if (begun := start.place_of(words, at, moments)) is not _Place.AFTER
+        if (begun := start.when(words, at, moments)) is not When.AFTER
     ]
-    others = [one for one in known if one[2] is _Place.BEFORE]
+    others = [one for one in known if one[2] is When.BEFORE]
     found: Counter[tuple[int, int]] = Counter()
     for clock in CLOCKS:
         for words, moments, _ in others:
@@ -325,8 +266,8 @@ def find_idle(
         number, index = place
         count = 0
         for words, moments, begun in known:
-            both = {begun, CLOCKS[number].place_of(words, index, moments)}
-            count += _Place.WITHIN in both and _Place.AFTER not in both
+            both = {begun, CLOCKS[number].when(words, index, moments)}
+            count += When.WITHIN in both and When.AFTER not in both
         return count
 
     # Some have sent a command that is no statement since.
