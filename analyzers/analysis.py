@@ -12,11 +12,13 @@ from stallscope.model.capture import Capture, Lock
 
 __all__ = [
     "STALL_SHARE",
+    "Age",
     "Analysis",
     "Blocker",
     "CpuShare",
     "CpuUse",
     "Edge",
+    "Ending",
     "Finding",
     "Group",
     "Impact",
@@ -225,9 +227,35 @@ class Finding(msgspec.Struct, frozen=True):
     """Its threads, without the blocker: indexes into Capture.threads."""
     seen: Seen | None = None
     """How all captures of a burst show it; None: there is one capture."""
+    pending: int | None = None
+    """The waiter that the others queue behind, such as a DDL: index into Capture.threads."""
+    cancels: bool = False
+    """The others go on once the pending statement gives up."""
     impact: Impact = Impact()
     signs: Signs = Signs()
     """What the confidence is made of."""
+
+
+class Age(msgspec.Struct, frozen=True):
+    """How long a stall has lasted."""
+
+    ns: int
+    at_least: bool = False
+    """It can be older: nothing shows when it began."""
+
+
+class Ending(msgspec.Struct, frozen=True):
+    """A statement that ends the stall when it is pasted into a client of the server."""
+
+    statement: str
+    effect: str
+    """What it does, and to whom; begins in lower case, without a full stop."""
+    connection: int | None = None
+    """The connection that it ends or interrupts; of PostgreSQL the id of the process."""
+    certain: bool = True
+    """False: its connection is the likely holder."""
+    in_shell: bool = False
+    """It is a command for a shell on the server's host, not a statement."""
 
 
 class Analysis(msgspec.Struct, frozen=True):
@@ -253,6 +281,10 @@ class Analysis(msgspec.Struct, frozen=True):
     captures: int = 1
     """From how many captures the verdict is drawn; ``capture`` is the one that shows it best."""
     inputs: tuple[dict[str, str | int], ...] = ()
+    age: Age | None = None
+    """Of the verdict; None: nothing says it."""
+    endings: tuple[Ending, ...] = ()
+    """Of the verdict, the surest first; empty: nothing that can be pasted ends it."""
     waiting_in: tuple[WaiterGroup, ...] = ()
     """Where threads wait for what others hold, or have work and wait; most first. ``frames`` as in
     ``places``."""

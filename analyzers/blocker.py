@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 
 import msgspec
 
 from stallscope.analyzers import releases
-from stallscope.analyzers.catalog import Signature
+from stallscope.analyzers.catalog import Holder, Signature
 from stallscope.analyzers.scene import Candidate, Scene
 from stallscope.analyzers.waits import DISK, RUNNING
 
@@ -19,6 +20,16 @@ __all__ = ["by_frames", "by_lock", "choose", "pending", "suspects"]
 LEAST_SHARE = 0.5
 """The least share of waiters that an owner must block; otherwise a thread in a holder's frames
 wins."""
+
+
+ROUNDING_NS = 10**9
+"""Servers count some of their times in seconds."""
+TRANSACTIONS = "transactions"
+"""The source of a blocker that the ages of the open transactions show."""
+_DDL_TABLE = re.compile(
+    r"\bTABLE\s+(?:IF\s+(?:NOT\s+)?EXISTS\s+)?(?:`?[\w$]+`?\s*\.\s*)?`?([\w$]+)`?", re.IGNORECASE
+)
+_WORD = re.compile(r"[\w$]+")
 
 
 def _rank(scene: Scene, thread: int) -> tuple[int, int]:
@@ -67,6 +78,7 @@ def by_frames(scene: Scene, signature: Signature, waiters: Sequence[int]) -> Can
     mine = set(waiters)
     threads = scene.holders.get(signature.id, ())
     idle = _last_idle(scene, signature, mine)
+    since = _waits_since(scene, signature, waiters)
     for number, holder in enumerate(signature.holders):
         if holder.waiting and idle is not None:
             return idle  # a waiter of the lock does not hold it
@@ -79,6 +91,8 @@ def by_frames(scene: Scene, signature: Signature, waiters: Sequence[int]) -> Can
         ]
         if holder.waiting:
             fit = [index for index in fit if index in mine] or fit
+        if holder.unique and since is not None:
+            fit = [index for index in fit if not _began_after(scene, index, since)]
         if holder.running:
             fit = [index for index in fit if scene.states[index] == RUNNING]
         if not fit or (holder.unique and scene.weight(fit) > 1):
@@ -92,6 +106,21 @@ def by_frames(scene: Scene, signature: Signature, waiters: Sequence[int]) -> Can
             certain=not holder.unique,
         )
     return _pooled(scene, signature) or idle
+
+
+def _waits_since(scene: Scene, signature: Signature, waiters: Sequence[int]) -> int | None:
+    """Return for how long the DDL has waited that others queue behind; None: not known."""
+    queued = pending(scene, signature, waiters)
+    return None if queued is None else scene.capture.threads[queued[0]].age_ns
+
+
+def _began_after(scene: Scene, thread: int, waited_ns: int) -> bool:
+    """Return whether what a connection does began when others had waited so long: it cannot hold
+    what they wait for."""
+    item = scene.capture.threads[thread]
+    if item.age_ns is None:
+        return False
+    return max(item.age_ns, item.transaction_ns or 0) + ROUNDING_NS < waited_ns
 
 
 def _pooled(scene: Scene, signature: Signature) -> Candidate | None:
@@ -112,21 +141,59 @@ def _pooled(scene: Scene, signature: Signature) -> Candidate | None:
 
 
 def _last_idle(scene: Scene, signature: Signature, waiters: set[int]) -> Candidate | None:
-    """Return the one idle connection, or the one in a transaction, where all others wait."""
+    """Return the one idle connection, or the one in a transaction, where all others wait; of
+    several in transactions the oldest that can have what the waiters wait for."""
     several = signature.min_waiters > 1  # then being left over says too little
     if not signature.idle_holder or (several and not signature.in_transaction):
         return None
     others = set(scene.active) - waiters - scene.own
     if any(scene.shape(index).session for index in others):
-        return None
+        return _oldest(scene, signature, waiters)
     idle = scene.idle_connections
     role = "is the only connection that does not wait, so it probably holds the lock"
     if signature.in_transaction and (several or scene.weight(idle) > 1):
         idle = tuple(index for index in idle if scene.capture.threads[index].transaction)
         role = "is the only idle connection in a transaction, so it probably holds the lock"
     if scene.weight(idle) != 1:
-        return None
+        return _oldest(scene, signature, waiters)
     return Candidate(idle[0], "frames", role, chains=False, certain=False)
+
+
+def _oldest(scene: Scene, signature: Signature, waiters: set[int]) -> Candidate | None:
+    """Return the oldest idle connection whose transaction began before the longest wait; those
+    whose last statement names the table of the DDL come first."""
+    queued = pending(scene, signature, sorted(waiters))
+    waited = _waits_since(scene, signature, sorted(waiters))
+    if not signature.in_transaction or queued is None or waited is None:
+        return None
+    threads = scene.capture.threads
+    older = [
+        index
+        for index in scene.idle_connections
+        if threads[index].transaction
+        and (threads[index].transaction_ns or 0) + ROUNDING_NS >= waited
+    ]
+    if not older:
+        return None
+    table = _table(threads[queued[0]].query)
+    named = [index for index in older if table and table in _words(threads[index].query)]
+    best = max(named or older, key=lambda index: (threads[index].transaction_ns or 0, -index))
+    about = f"its last statement names {table}" if named else "its table is not known"
+    role = (
+        "is the oldest idle transaction, and began before the wait:"
+        f" it probably holds the lock ({about})"
+    )
+    return Candidate(best, TRANSACTIONS, role, chains=False, certain=False)
+
+
+def _table(query: str | None) -> str | None:
+    """Return the name of the table of a DDL, without its schema."""
+    found = _DDL_TABLE.search(query or "")
+    return found.group(1).lower() if found else None
+
+
+def _words(query: str | None) -> set[str]:
+    return {word.lower() for word in _WORD.findall(query or "")}
 
 
 def suspects(scene: Scene, signature: Signature, waiters: Sequence[int]) -> tuple[int, ...]:
@@ -141,13 +208,15 @@ def suspects(scene: Scene, signature: Signature, waiters: Sequence[int]) -> tupl
     return tuple(sorted(found, key=lambda index: _rank(scene, index)))
 
 
-def pending(scene: Scene, signature: Signature, waiters: Sequence[int]) -> tuple[int, str] | None:
-    """Return the waiter that others queue behind, such as a DDL, and its role."""
+def pending(
+    scene: Scene, signature: Signature, waiters: Sequence[int]
+) -> tuple[int, Holder] | None:
+    """Return the waiter that others queue behind, such as a DDL, and its entry."""
     for number, holder in enumerate(signature.holders):
         if holder.waiting:
             for index in waiters:
                 if number in scene.shape(index).holder_of.get(signature.id, ()):
-                    return index, holder.role
+                    return index, holder
     return None
 
 

@@ -14,8 +14,10 @@ import msgspec
 
 from stallscope.analyzers.catalogfile import (
     CatalogError,
+    EndEntry,
     File,
     HolderEntry,
+    Kept,
     ReleaseEntry,
     SignatureEntry,
     SignatureFacts,
@@ -32,6 +34,7 @@ __all__ = [
     "CatalogError",
     "Holder",
     "Idle",
+    "Kept",
     "LettingGo",
     "Signature",
     "WaitKind",
@@ -60,6 +63,7 @@ class Holder(msgspec.Struct, frozen=True):
     running: bool
     waiting: bool
     alone: bool
+    cancels: bool
 
     @property
     def certain(self) -> bool:
@@ -123,6 +127,8 @@ class Signature(SignatureFacts, frozen=True, kw_only=True):
     """Those of the waiters that are evidence whether or not a holder is seen."""
     holders: tuple[Holder, ...]
     releases: tuple[LettingGo, ...]
+    ends: tuple[tuple[EndEntry, tuple[Pattern, ...]], ...]
+    """Statements that end the stall, each where a thread of it has one of these stacks, if any."""
     sites: tuple[Site, ...]
     holder_use: str
     source: str
@@ -425,6 +431,7 @@ class _Builder:
                 running=item.running,
                 waiting=item.waiting,
                 alone=item.alone,
+                cancels=item.cancels,
             )
             for item, patterns in zip(entry.holder, holding, strict=True)
         ]
@@ -455,6 +462,22 @@ class _Builder:
             sure=tuple(sure),
             holders=tuple(holders),
             releases=tuple(releases),
+            ends=tuple(
+                (
+                    item,
+                    tuple(
+                        self.pattern(
+                            path,
+                            ("signature", number, "end", index, "stack"),
+                            text,
+                            anchored=False,
+                            where=f"signature {entry.id!r}.end",
+                        )
+                        for text in item.stack
+                    ),
+                )
+                for index, item in enumerate(entry.end)
+            ),
             sites=tuple(_site(path, number, entry.id, text) for text in entry.sites),
             holder_use=entry.holders,
             source=path.name,

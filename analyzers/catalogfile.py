@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -14,9 +15,11 @@ from stallscope.model.capture import LockKind
 
 __all__ = [
     "CatalogError",
+    "EndEntry",
     "File",
     "HolderEntry",
     "IdleEntry",
+    "Kept",
     "ReleaseEntry",
     "ServerEntry",
     "SignatureEntry",
@@ -30,6 +33,10 @@ __all__ = [
 
 class CatalogError(StallscopeError):
     """A signature file is wrong: file, line, key and what is wrong."""
+
+
+Kept = Literal["statement", "transaction", "session"]
+"""What a connection keeps a lock for: what has to end so that the lock is free."""
 
 
 class WaitKind(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -81,6 +88,7 @@ class HolderEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     running: bool = False
     waiting: bool = False
     alone: bool = False
+    cancels: bool = False
 
 
 class ReleaseEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -91,6 +99,17 @@ class ReleaseEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     versions: str = ""
     then: list[str] = []
     unseen: str = ""
+
+
+class EndEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``[[signature.end]]``: a statement that ends the stall, and what it does."""
+
+    statement: str
+    effect: str
+    server: str = ""
+    since: str = ""
+    before: str = ""
+    stack: list[str] = []
 
 
 class SignatureFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -112,6 +131,7 @@ class SignatureFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     min_waiters: int = 3
     waited_s: int = 0
     idle_holder: bool = False
+    kept: Kept | None = None
     in_transaction: bool = False
     device: bool = False
     busy: bool = False
@@ -124,6 +144,7 @@ class SignatureEntry(SignatureFacts, frozen=True, forbid_unknown_fields=True, kw
     waiter: list[WaiterEntry] = []
     holder: list[HolderEntry] = []
     release: list[ReleaseEntry] = []
+    end: list[EndEntry] = []
     sites: list[str] = []
     holders: str = "optional"
 

@@ -12,7 +12,9 @@ from typing import NamedTuple
 import msgspec
 
 from stallscope.analyzers import (
+    age,
     cpu,
+    endings,
     graph,
     groups,
     naming,
@@ -110,6 +112,10 @@ def analyze_together(
         findings=tuple(findings[: options.max_findings]),
         cpu=use,
         captures=len(captures),
+        age=age.of(scenes[at], findings[0]) if findings else None,
+        endings=endings.of(scenes[at], findings[0], analysis.server, analysis.version)
+        if findings
+        else (),
     )
 
 

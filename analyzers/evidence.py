@@ -71,7 +71,7 @@ def collect(scene: Scene, case: Case, victims: Sequence[Case]) -> tuple[list[str
     _blocker(scene, case, says, against)
     between = pending(scene, case.signature, case.waiters)
     if between is not None and (case.blocker is None or between[0] != case.blocker.thread):
-        says.append(f"{scene.say(between[0])} {between[1]}")
+        says.append(f"{scene.say(between[0])} {between[1].role}")
     says += _likely(scene, case)
     against += _nobody(scene, case)
     if case.signature.device and case.waiters:

@@ -11,6 +11,7 @@ import msgspec
 from stallscope.analyzers import blame, evidence, generic, naming
 from stallscope.analyzers.analysis import Finding, Link, Signs
 from stallscope.analyzers.blame import Case
+from stallscope.analyzers.blocker import pending
 from stallscope.analyzers.catalog import Catalog
 from stallscope.analyzers.naming import Fit
 from stallscope.analyzers.scene import Scene, waiter_groups
@@ -43,6 +44,7 @@ def _finding(scene: Scene, cases: Mapping[str, Case], case: Case, fit: Fit) -> F
     says, against = evidence.collect(scene, case, victims)
     if impact.time_s is not None and len(held_up) > 1:
         says.append(f"these threads have waited {impact.time_s:.1f} s together")
+    queued = pending(scene, signature, case.waiters)
     chain = [
         Link(
             signature=item.signature.id,
@@ -69,6 +71,8 @@ def _finding(scene: Scene, cases: Mapping[str, Case], case: Case, fit: Fit) -> F
         meaning="" if case.unnamed else " ".join(signature.meaning.split()),
         victim_of=case.root,
         members=tuple(sorted(held_up)),
+        pending=queued[0] if queued is not None else None,
+        cancels=queued is not None and queued[1].cancels,
     )
 
 

@@ -133,7 +133,8 @@ class _Forest:
             if owner is not None and self._leads(owner, waiter):
                 continue
             lock = self._lock(waiter)
-            self._place(waiter, owner, (lock, None if lock is not None else number))
+            nearest = owner if finding.pending in (None, waiter) else finding.pending
+            self._place(waiter, nearest, (lock, None if lock is not None else number))
             if blocker is not None and owner is not None and not blocker.certain:
                 self.likely.add(owner)
 

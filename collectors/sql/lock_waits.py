@@ -28,12 +28,14 @@ from stallscope.collectors.sql.protocol import SqlSession
 from stallscope.model.capture import LockKind
 from stallscope.model.sessions import LockWait
 
-__all__ = ["LockWaits", "RowLocks", "read_lock_waits", "read_row_locks"]
+__all__ = ["LockWaits", "RowLocks", "Transaction", "read_lock_waits", "read_row_locks"]
 
 TRANSACTIONS = """\
 SELECT trx_id, trx_state, trx_mysql_thread_id,
-TIMESTAMPDIFF(SECOND, trx_wait_started, NOW()), TIMESTAMPDIFF(SECOND, trx_started, NOW())
+TIMESTAMPDIFF(SECOND, trx_wait_started, NOW()), TIMESTAMPDIFF(SECOND, trx_started, NOW()), {}
 FROM information_schema.INNODB_TRX"""
+AUTOCOMMIT = "trx_autocommit_non_locking"
+AUTOCOMMIT_SINCE = {"mysql": (5, 6, 4), "mariadb": (10, 0, 0)}
 # Whom a few waiters wait for, of the transactions that do not wait themselves. The sum keeps MySQL
 # from looking each id up.
 BLOCKERS = """\
@@ -77,11 +79,15 @@ AUTO_INC = "AUTO_INC"
 """Part of the mode of a lock that a table's counter has, and no row."""
 
 
-class _Transaction(msgspec.Struct, frozen=True):
+class Transaction(msgspec.Struct, frozen=True):
+    """An open transaction."""
+
     waits: bool
     connection: int
     waited_s: float
     age_s: float
+    autocommit: bool | None
+    """Whether it is one SELECT that ends with itself; None: the server does not say."""
 
 
 class LockWaits(SqlCollector):
@@ -114,10 +120,10 @@ class LockWaits(SqlCollector):
 
 
 class RowLocks(NamedTuple):
-    """Waits for rows, and the connections with an open transaction."""
+    """Waits for rows, and the open transactions by connection."""
 
     waits: list[LockWait]
-    transactions: frozenset[int]
+    transactions: dict[int, Transaction]
 
 
 def read_lock_waits(session: SqlSession) -> list[LockWait]:
@@ -128,27 +134,31 @@ def read_lock_waits(session: SqlSession) -> list[LockWait]:
 def read_row_locks(session: SqlSession) -> RowLocks:
     """Return waits and transactions, as of one moment. Raises: StatementError."""
     transactions = _transactions(session)
-    connections = frozenset(t.connection for t in transactions.values())
-    return RowLocks(_waits(session, transactions, named=True), connections)
+    by_connection = {t.connection: t for t in transactions.values()}
+    return RowLocks(_waits(session, transactions, named=True), by_connection)
 
 
-def _transactions(session: SqlSession) -> dict[str, _Transaction]:
+def _transactions(session: SqlSession) -> dict[str, Transaction]:
     if not session.has_process:
         raise StatementError("row-lock waits cannot be read: GRANT PROCESS ON *.* TO it", 1227)
-    rows = session.select(TRANSACTIONS, max_rows=MAX_TRANSACTIONS)
+    version = session.version
+    since = AUTOCOMMIT_SINCE["mariadb" if version.mariadb else "mysql"]
+    statement = TRANSACTIONS.format(AUTOCOMMIT if version.numbers >= since else "NULL")
+    rows = session.select(statement, max_rows=MAX_TRANSACTIONS)
     return {
-        str(row[0]): _Transaction(
+        str(row[0]): Transaction(
             waits=row[1] == _WAITS,
             connection=int(row[2] or 0),
             waited_s=max(0.0, float(row[3] or 0)),
             age_s=max(0.0, float(row[4] or 0)),
+            autocommit=None if row[5] is None else bool(int(row[5])),
         )
         for row in rows
     }
 
 
 def _waits(
-    session: SqlSession, transactions: dict[str, _Transaction], *, named: bool
+    session: SqlSession, transactions: dict[str, Transaction], *, named: bool
 ) -> list[LockWait]:
     if not any(t.waits for t in transactions.values()):
         return []

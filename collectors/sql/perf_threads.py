@@ -11,7 +11,14 @@ from stallscope.collectors.sql.failures import StatementError
 from stallscope.collectors.sql.protocol import Row, SqlSession
 from stallscope.model.sessions import MAX_STATEMENT, Session
 
-__all__ = ["MAX_SESSIONS", "PerfThreads", "digests", "last_statements", "read_sessions"]
+__all__ = [
+    "MAX_SESSIONS",
+    "PerfThreads",
+    "client_host",
+    "digests",
+    "last_statements",
+    "read_sessions",
+]
 
 MAX_SESSIONS = 20_000
 MAX_LAST = 100
@@ -19,11 +26,12 @@ MAX_LAST = 100
 # MySQL from 5.7 on; 1024 is MAX_STATEMENT here and below.
 THREADS = """\
 SELECT PROCESSLIST_ID, THREAD_OS_ID, PROCESSLIST_USER, PROCESSLIST_DB, PROCESSLIST_COMMAND,
-PROCESSLIST_STATE, PROCESSLIST_TIME, LEFT(PROCESSLIST_INFO, 1024), THREAD_ID
+PROCESSLIST_STATE, PROCESSLIST_TIME, LEFT(PROCESSLIST_INFO, 1024), THREAD_ID,
+PROCESSLIST_HOST
 FROM performance_schema.threads WHERE PROCESSLIST_ID IS NOT NULL AND TYPE = 'FOREGROUND'"""
 # MariaDB from 10.0 on.
 PROCESSLIST_TID = """\
-SELECT ID, TID, USER, DB, COMMAND, STATE, TIME_MS / 1000, LEFT(INFO, 1024), ID
+SELECT ID, TID, USER, DB, COMMAND, STATE, TIME_MS / 1000, LEFT(INFO, 1024), ID, HOST
 FROM information_schema.PROCESSLIST"""
 LAST_STATEMENTS = """\
 SELECT t.PROCESSLIST_ID, LEFT(e.SQL_TEXT, 1024)
@@ -111,7 +119,17 @@ def _session(row: Row) -> Session:
         state=word(row[5]),
         seconds=number(row[6]),
         statement=str(statement)[:MAX_STATEMENT] if statement else None,
+        host=client_host(word(row[9])),
     )
+
+
+def client_host(text: str | None) -> str | None:
+    """Return the host of ``10.0.0.7:51324``, without the port."""
+    if text is None:
+        return None
+    host, colon, port = text.rpartition(":")
+    alone = colon and port.isdecimal() and (":" not in host or host.startswith("["))
+    return host if alone and host else text
 
 
 def last_statements(session: SqlSession, connections: Collection[int]) -> dict[int, str]:

@@ -9,7 +9,7 @@ import msgspec
 
 from stallscope.collectors.sql.connection import Connection
 from stallscope.collectors.sql.failures import SqlError, StatementError
-from stallscope.collectors.sql.lock_waits import read_row_locks
+from stallscope.collectors.sql.lock_waits import Transaction, read_row_locks
 from stallscope.collectors.sql.metadata_locks import read_metadata_waits
 from stallscope.collectors.sql.perf_threads import (
     MAX_SESSIONS,
@@ -60,7 +60,7 @@ def _fetch(session: SqlSession, so_far: list[Sessions]) -> Sessions:
         no_backslash_escapes="NO_BACKSLASH_ESCAPES" in mode,
     )
     waits: list[LockWait] = []
-    transactions: frozenset[int] | None = None
+    transactions: dict[int, Transaction] | None = None
     notes: list[str] = []
     if len(sessions) >= MAX_SESSIONS:
         notes.append(f"more than {MAX_SESSIONS} connections: the others have no statement")
@@ -84,9 +84,7 @@ def _fetch(session: SqlSession, so_far: list[Sessions]) -> Sessions:
         except StatementError as error:
             notes.append(str(error))
     if transactions is not None:
-        sessions = [
-            msgspec.structs.replace(s, transaction=s.connection in transactions) for s in sessions
-        ]
+        sessions = [_in_transaction(s, transactions.get(s.connection)) for s in sessions]
     known = msgspec.structs.replace(
         known, sessions=tuple(sessions), waits=tuple(waits), notes=tuple(notes)
     )
@@ -98,12 +96,25 @@ def _fetch(session: SqlSession, so_far: list[Sessions]) -> Sessions:
     return msgspec.structs.replace(known, sessions=tuple(whole), digests=digests(session, doubtful))
 
 
+def _in_transaction(session: Session, open_: Transaction | None) -> Session:
+    if open_ is None:
+        return msgspec.structs.replace(session, transaction=False)
+    return msgspec.structs.replace(
+        session, transaction=True, transaction_seconds=open_.age_s, autocommit=open_.autocommit
+    )
+
+
 def _with_last(
     session: SqlSession, sessions: list[Session], waits: list[LockWait]
 ) -> list[Session]:
-    """Add the last statement of owners that are idle: it is what took the lock, or near it."""
+    """Add the last statement of idle connections that can hold a lock: those that a wait names, and
+    those in a transaction. It is what took the lock, or near it."""
     owners = {wait.owner for wait in waits}
-    silent = {s.connection for s in sessions if s.connection in owners and not s.statement}
+    silent = {
+        s.connection
+        for s in sessions
+        if (s.connection in owners or s.transaction) and not s.statement
+    }
     found = last_statements(session, silent)
     return [
         msgspec.structs.replace(s, statement=found[s.connection]) if s.connection in found else s

@@ -16,7 +16,7 @@ from stallscope.collectors import processes
 from stallscope.commands import _options
 from stallscope.commands._numbers import count, milliseconds, port, seconds, time_between
 from stallscope.model.capture import Capture
-from stallscope.reporters import json, lines, terminal, tree
+from stallscope.reporters import firstlines, json, lines, terminal, tree
 
 __all__ = [
     "add_report_arguments",
@@ -32,6 +32,10 @@ __all__ = [
     "selector",
     "time_between",
 ]
+
+
+GROUPS = 10
+"""Groups of the whole report, if nothing else is asked for."""
 
 
 def add_report_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,10 +65,15 @@ def add_report_arguments(parser: argparse.ArgumentParser) -> None:
         "--inverted", action="store_true", help="build the tree from the innermost frames"
     )
     group.add_argument(
-        "--top", type=count, default=10, metavar="N", help="show N groups; 0: all (default 10)"
+        "--top",
+        type=count,
+        metavar="N",
+        help="show the whole report, with N groups of threads; 0: all",
     )
     group.add_argument(
-        "--full", action="store_true", help="show full names, full stacks, and idle groups"
+        "--full",
+        action="store_true",
+        help="show the whole report, with full names, full stacks, and idle groups",
     )
     group.add_argument(
         "--fail-on-stall", action="store_true", help="exit with code 4 if a stall was found"
@@ -111,13 +120,34 @@ def print_report(
         print(json.dumps(analysis, elapsed_ns=elapsed_ns))
         return
     width = lines.width_of(sys.stdout)
-    options = terminal.Options(width=width, top=args.top, full=args.full)
+    if _is_first_only(args):
+        lines.print_lines(firstlines.render(analysis, width, more=_more(analysis)), sys.stdout)
+        return
+    options = terminal.Options(width=width, top=_top(args), full=args.full)
     report = terminal.render(analysis, options)
     if args.tree or args.inverted:
         report += tree.render(
-            analysis, inverted=args.inverted, top=args.top, full=args.full, width=width
+            analysis, inverted=args.inverted, top=_top(args), full=args.full, width=width
         )
     lines.print_lines(report, sys.stdout)
+
+
+def _is_first_only(args: argparse.Namespace) -> bool:
+    """Return whether the user asked for nothing that is behind the first lines."""
+    asked = (args.full, args.tree, args.inverted, args.lines, args.threads)
+    return not any(asked) and args.by == "stack" and args.top is None
+
+
+def _top(args: argparse.Namespace) -> int:
+    return GROUPS if args.top is None else int(args.top)
+
+
+def _more(analysis: Analysis) -> str:
+    if analysis.capture.path is not None:
+        return f"More: stallscope analyze {analysis.capture.path} --full"
+    if analysis.inputs:
+        return "More: --full shows all stacks, --top 10 the report, --json all of it."
+    return "More: --full shows all; -o FILE keeps the capture, for analyze and report."
 
 
 def exit_code(*, partial: bool, stall: bool, fail_on_stall: bool) -> Exit:

@@ -239,6 +239,8 @@ class Thread(
     """Digest of the normalized statement: equal for statements that differ in literals only."""
     user: Annotated[str | None, ADDED] = None
     database: Annotated[str | None, ADDED] = None
+    host: Annotated[str | None, ADDED] = None
+    """Where its client is: an address or a name, without the port."""
     transaction: Annotated[bool | None, ADDED] = None
     """Whether its connection has an open transaction; None: the server did not say."""
     transaction_id: Annotated[Index | None, ADDED] = None
@@ -247,9 +249,18 @@ class Thread(
     """True: the connection of stallscope itself."""
     age_ns: Annotated[Index | None, ADDED] = None
     """Since its statement began, or its last one, where it is idle."""
+    transaction_ns: Annotated[Index | None, ADDED] = None
+    """Since its transaction began."""
+    autocommit: Annotated[bool | None, ADDED] = None
+    """Whether its transaction ends with its statement, as the server says; None: not known."""
     source: Annotated[str | None, ADDED] = None
     """Where connection and statement come from: ``memory`` is the server's memory; None: SQL, or
     the imported file."""
+
+    @property
+    def rests(self) -> bool:
+        """Whether its connection runs no statement, according to the server."""
+        return self.command == "Sleep"
 
 
 class Release(msgspec.Struct, frozen=True, gc=False, rename={"frames": "stack"}):

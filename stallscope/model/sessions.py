@@ -78,7 +78,12 @@ class Session(msgspec.Struct, frozen=True):
     """Whether it has an open transaction of InnoDB; None: not known."""
     transaction_id: Index | None = None
     """Id of its transaction in InnoDB (``TRX_ID``)."""
+    transaction_seconds: float | None = None
+    """Seconds since its transaction began."""
+    autocommit: bool | None = None
+    """Whether its transaction ends with its statement; None: not known."""
     host: str | None = None
+    """Where its client is, without the port."""
     process: Index | None = None
     tid: Index | None = None
     """Where it was read from memory: the process of the capture, and the thread in our own pid
@@ -331,9 +336,8 @@ def _described(
         assert seen is not None
         return _with_session(thread, seen, own, MEMORY)
     if seen is not None and seen.digest and not seen.last and seen.digest != said.digest:
-        seen = msgspec.structs.replace(
-            seen, user=said.user, database=said.database, transaction=said.transaction
-        )
+        known = ("user", "database", "host", "transaction", "transaction_seconds", "autocommit")
+        seen = msgspec.structs.replace(seen, **{name: getattr(said, name) for name in known})
         return _with_session(thread, seen, own, MEMORY)
     if seen is not None and seen.last and said.digest is None:
         said = msgspec.structs.replace(said, statement=seen.statement, digest=seen.digest)
@@ -347,6 +351,7 @@ def _with_session(thread: Thread, session: Session, own: int | None, source: str
         connection=session.connection,
         user=session.user,
         database=session.database,
+        host=session.host,
         command=session.command,
         activity=session.state,
         query=session.statement if is_redacted else None,
@@ -354,9 +359,15 @@ def _with_session(thread: Thread, session: Session, own: int | None, source: str
         transaction=session.transaction,
         transaction_id=session.transaction_id,
         own=True if session.own or session.connection == own else None,
-        age_ns=None if session.seconds is None else round(max(0.0, session.seconds) * 1e9),
+        age_ns=_ns(session.seconds),
+        transaction_ns=_ns(session.transaction_seconds),
+        autocommit=session.autocommit,
         source=source,
     )
+
+
+def _ns(seconds: float | None) -> int | None:
+    return None if seconds is None else round(max(0.0, seconds) * 1e9)
 
 
 def _fitting(

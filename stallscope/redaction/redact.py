@@ -84,6 +84,7 @@ _RULES: dict[tuple[type, str], Rule] = {
     (Thread, "unwind"): _code,
     (Thread, "user"): _as("user"),
     (Thread, "database"): _as("schema"),
+    (Thread, "host"): _as("host"),
     (Thread, "digest"): _as("digest"),
     (Lock, "source"): _code,
     (Lock, "mode"): _code,
@@ -137,6 +138,7 @@ class Redactor:
             for thread in moment.threads:
                 self.names.of("user", thread.user or "")
                 self.names.of("schema", thread.database or "")
+                self.names.of("host", thread.host or "")
             for lock in moment.locks:
                 if lock.kind in OF_TABLES:
                     for schema, table in _TABLE.findall(lock.symbol or ""):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The SQL statement that finds the connection of a thread."""
+"""The SQL statements that find the connection of a thread, and its KILL."""
 
 from __future__ import annotations
 
@@ -9,13 +9,20 @@ from stallscope.analyzers.analysis import Analysis
 from stallscope.analyzers.names import bare
 from stallscope.model.capture import Thread
 
-__all__ = ["connection_query"]
+__all__ = ["connection_query", "kill_query"]
 
 _SESSION = frozenset({"handle_one_connection", "do_handle_one_connection", "handle_connection"})
 _MARIADB = "SELECT id, user, host, time, info FROM information_schema.processlist WHERE tid = {tid}"
 _MYSQL = (
     "SELECT processlist_id, processlist_user, processlist_host, processlist_info"
     " FROM performance_schema.threads WHERE thread_os_id = {tid}"
+)
+_MARIADB_KILL = (
+    "SELECT CONCAT('KILL ', id, ';') FROM information_schema.processlist WHERE tid = {tid};"
+)
+_MYSQL_KILL = (
+    "SELECT CONCAT('KILL ', processlist_id, ';') FROM performance_schema.threads"
+    " WHERE thread_os_id = {tid};"
 )
 _MYSQL_SINCE = (5, 7)
 """performance_schema.threads has had THREAD_OS_ID since 5.7.9."""
@@ -25,13 +32,24 @@ def connection_query(analysis: Analysis, thread: Thread) -> str | None:
     """Return the SQL that finds the thread's connection; None where the server has no such table.
     The server's tables have thread ids of its own pid namespace.
     """
+    return _for_server(analysis, thread, _MARIADB, _MYSQL)
+
+
+def kill_query(analysis: Analysis, thread: Thread) -> str | None:
+    """Return the SQL whose answer is the KILL of the thread's connection; None as above."""
+    if thread.connection is not None:
+        return None
+    return _for_server(analysis, thread, _MARIADB_KILL, _MYSQL_KILL)
+
+
+def _for_server(analysis: Analysis, thread: Thread, mariadb: str, mysql: str) -> str | None:
     if not thread.tid or _SESSION.isdisjoint(bare(str(frame)) for frame in thread.frames):
         return None
     tid = thread.ns_tid or thread.tid
     if analysis.server == "mariadb":
-        return _MARIADB.format(tid=tid)
+        return mariadb.format(tid=tid)
     if analysis.server == "mysql" and _version(analysis.version) >= _MYSQL_SINCE:
-        return _MYSQL.format(tid=tid)
+        return mysql.format(tid=tid)
     return None
 
 

@@ -14,7 +14,25 @@ from stallscope.reporters.counts import count_labels
 from stallscope.reporters.lines import threads_text
 from stallscope.reporters.sentence import Speaker
 
-__all__ = ["taken", "unread"]
+__all__ = ["looked_at", "taken", "unread"]
+
+
+def looked_at(analysis: Analysis) -> list[str]:
+    """Return what was looked at: captures, threads, connections, locks."""
+    capture = analysis.capture
+    stacks = sum(t.count for t in capture.threads if t.frames)
+    if capture.time_ns is not None and _is_ring(analysis):
+        return [f"the ring of {threads_text(stacks)}, {_as_of(capture.time_ns)}"]
+    times = "" if analysis.captures == 1 else f" in {analysis.captures} captures"
+    found = [f"the stacks of {threads_text(stacks)}{times}"]
+    if analysis.captures == 1 and not any(t.label for t in capture.threads):
+        return [f"the {threads_text(stacks)} of the dump"]
+    connections = sum(t.connection is not None for t in capture.threads)
+    if connections:
+        found.append(f"{connections} connections, their transactions and lock waits")
+    else:
+        found.append("no connections and no statements")
+    return found
 
 
 def taken(analysis: Analysis) -> Iterator[str]:
@@ -24,8 +42,8 @@ def taken(analysis: Analysis) -> Iterator[str]:
     if capture.backend_reason:
         backend += f" ({capture.backend_reason.removeprefix(f'{capture.backend}: ')})"
     yield backend
-    if capture.time_ns is not None and any(item["format"] == "ring" for item in analysis.inputs):
-        yield f"as of {local(capture.time_ns)}, the last moment in the ring"
+    if capture.time_ns is not None and _is_ring(analysis):
+        yield _as_of(capture.time_ns)
     yield Speaker(analysis).states()
     labels = count_labels(analysis)
     if any(labels.values()):
@@ -47,6 +65,14 @@ def taken(analysis: Analysis) -> Iterator[str]:
     elif analysis.inputs:
         source = analysis.inputs[0]
         yield f"file: {source['path']} ({source['format']})"
+
+
+def _is_ring(analysis: Analysis) -> bool:
+    return any(item["format"] == "ring" for item in analysis.inputs)
+
+
+def _as_of(time_ns: int) -> str:
+    return f"as of {local(time_ns)}, the last moment in the ring"
 
 
 def _burst(analysis: Analysis, burst: BurstEnd) -> str:

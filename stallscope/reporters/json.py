@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from stallscope.analyzers.analysis import Analysis, Blocker, Finding, Group, Seen
+from stallscope.analyzers.analysis import Analysis, Blocker, Ending, Finding, Group, Seen
 from stallscope.analyzers.names import display
 from stallscope.base.text import without_surrogates
 from stallscope.model.capture import Capture, Lock, Release
@@ -20,6 +20,7 @@ from stallscope.reporters.counts import (
     target_process,
     thread_of,
 )
+from stallscope.reporters.firstlines import effect_text
 from stallscope.reporters.sessions import frequent_statements
 from stallscope.reporters.trigger import render as render_trigger
 
@@ -27,7 +28,7 @@ __all__ = ["SCHEMA", "dumps", "render"]
 
 SCHEMA = "stallscope.analysis/1"
 
-_SESSION = ("connection", "user", "database", "command", "activity", "digest")
+_SESSION = ("connection", "user", "database", "host", "command", "activity", "digest")
 _STATEMENTS = 10
 
 
@@ -71,6 +72,8 @@ def render(analysis: Analysis, *, elapsed_ns: int | None = None) -> dict[str, An
         "captures": analysis.captures,
         "burst": _burst(capture),
         "cpu": None if analysis.cpu is None else msgspec.to_builtins(analysis.cpu),
+        "age": _age(analysis),
+        "endings": [_ending(analysis, ending) for ending in analysis.endings],
         "findings": [_finding(analysis, finding) for finding in analysis.findings],
         "releases": [_release(capture, release) for release in capture.releases],
         "cycles": [list(cycle) for cycle in analysis.cycles],
@@ -100,6 +103,21 @@ def _target(analysis: Analysis) -> dict[str, Any] | None:
         "server": analysis.server,
         "version": analysis.version,
         "processes": len(processes),
+    }
+
+
+def _age(analysis: Analysis) -> dict[str, Any] | None:
+    age = analysis.age
+    return None if age is None else {"ms": round(age.ns / 1e6, 3), "at_least": age.at_least}
+
+
+def _ending(analysis: Analysis, ending: Ending) -> dict[str, Any]:
+    return {
+        "statement": ending.statement,
+        "effect": effect_text(analysis, ending),
+        "connection": ending.connection,
+        "certain": ending.certain,
+        "in_shell": ending.in_shell,
     }
 
 

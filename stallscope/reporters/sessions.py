@@ -11,7 +11,7 @@ from stallscope.model.capture import Thread
 from stallscope.model.sessions import MEMORY
 from stallscope.reporters.units import duration
 
-__all__ = ["frequent_statements", "has_ended", "session", "statement"]
+__all__ = ["frequent_statements", "has_ended", "session", "statement", "who"]
 
 
 def session(thread: Thread) -> str:
@@ -21,6 +21,8 @@ def session(thread: Thread) -> str:
         parts.append(f"connection {thread.connection}")
     if thread.user:
         parts.append(f"user {thread.user}")
+    if thread.host:
+        parts.append(f"from {thread.host}")
     if thread.database:
         parts.append(f"database {thread.database}")
     if thread.transaction_id:
@@ -35,6 +37,37 @@ def session(thread: Thread) -> str:
     return f"{text} (from the server's memory)" if thread.source == MEMORY else text
 
 
+def who(thread: Thread) -> str:
+    """Return the connection as a DBA names it: ``connection 5, root@10.0.0.7, shop, idle in
+    transaction 246 s``; or nothing. Its statement is not part of it."""
+    parts = []
+    if thread.connection is not None:
+        parts.append(f"connection {thread.connection}")
+    if thread.user or thread.host:
+        parts.append("@".join((thread.user or "?", *([thread.host] if thread.host else []))))
+    if thread.database:
+        parts.append(thread.database)
+    doing = _doing(thread)
+    if doing and parts:
+        parts.append(doing)
+    return ", ".join(parts)
+
+
+def _doing(thread: Thread) -> str:
+    if thread.rests:
+        if thread.transaction:
+            return f"idle in transaction{_lasting(thread.transaction_ns or thread.age_ns)}"
+        return f"idle{_lasting(thread.age_ns)}"
+    what = thread.activity or ("" if thread.command in (None, "Query") else thread.command)
+    if thread.age_ns is None and not what:
+        return ""
+    return f"{what or 'runs a statement,'}{_lasting(thread.age_ns)}".rstrip(",")
+
+
+def _lasting(ns: int | None) -> str:
+    return f" {duration(ns / 1e6)}" if ns else ""
+
+
 def statement(thread: Thread, limit: int) -> str:
     """Return its statement in one line; or nothing."""
     return one_line(thread.query, limit) if thread.query else ""
@@ -42,7 +75,7 @@ def statement(thread: Thread, limit: int) -> str:
 
 def has_ended(thread: Thread | None) -> bool:
     """Return whether its statement has ended, and none runs now."""
-    return thread is not None and thread.command == "Sleep"
+    return thread is not None and thread.rests
 
 
 def frequent_statements(threads: Iterable[Thread]) -> list[tuple[int, str]]:

@@ -123,6 +123,16 @@ class Scenery:
             )
         return tids
 
+    def session(self, *tids: int, **said: object) -> None:
+        """Let the server say this of the connections of these threads; each has its TID as its
+        number."""
+        self._threads = [
+            msgspec.structs.replace(thread, **{"connection": thread.tid, **said})
+            if thread.tid in tids
+            else thread
+            for thread in self._threads
+        ]
+
     def unseen(self, *, times: int = 1, state: str = "S", tid: int | None = None) -> Sequence[int]:
         """Add threads as the in-process library has them that are in no wait it watches."""
         tids = self.add("", times=times, state=state, tid=tid, on_cpu=state == "R")

@@ -300,7 +300,7 @@ class TestAnalyze:
 
 class TestSnap:
     def test_by_pid(self, cli: Cli, fake_probe: Path, sleeper: int) -> None:
-        result = cli("snap", "-p", str(sleeper))
+        result = cli("snap", "-p", str(sleeper), "--top", "10")
         assert result.code == Exit.DONE
         assert f"(pid {sleeper})" in result.out
         assert "0 threads stopped" in result.out

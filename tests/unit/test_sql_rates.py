@@ -175,7 +175,7 @@ class Recording:
                 counts.append(("Innodb_deadlocks", str(type(self).counted)))
             return counts
         if "INNODB_TRX" in sql:
-            return [("1", "LOCK WAIT", 4, 1, 1), ("2", "RUNNING", 5, 0, 1)]
+            return [("1", "LOCK WAIT", 4, 1, 1, 0), ("2", "RUNNING", 5, 0, 1, 0)]
         return []
 
     counted = 0

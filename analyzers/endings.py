@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ends a stall: statements to paste, what each does, and to whom."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from stallscope.analyzers.analysis import Ending, Finding
+from stallscope.analyzers.catalog import Kept, Signature
+from stallscope.analyzers.catalogfile import EndEntry
+from stallscope.analyzers.scene import Scene
+from stallscope.model.capture import Thread
+
+__all__ = ["of"]
+
+POSTGRES = "postgres"
+_KILL_SERVERS = ("mysql", "mariadb")
+_VERB = re.compile(
+    r"\s*(?:/\*.*?\*/\s*)*"
+    r"([A-Za-z]+(?:\s+(?:TABLES?|INDEX|DATABASE|SCHEMA|VIEW|TRIGGER|USER|INTO))?)",
+    re.IGNORECASE | re.DOTALL,
+)
+
+
+def of(
+    scene: Scene, finding: Finding, server: str | None, version: str | None
+) -> tuple[Ending, ...]:
+    """Return the endings of a finding that this scene shows, the surest first; none where nothing
+    that can be pasted ends it."""
+    signature = scene.catalog.by_id.get(finding.signature or "")
+    if signature is None:
+        return ()
+    found = [*_by_statement(scene, finding, signature, server, version)]
+    if server in (*_KILL_SERVERS, POSTGRES) and signature.kept is not None:
+        found += _by_kill(scene, finding, signature, server)
+    return tuple(sorted(found, key=lambda ending: not ending.certain))
+
+
+def _by_kill(scene: Scene, finding: Finding, signature: Signature, server: str) -> Iterator[Ending]:
+    """Yield the end of the blocker's connection or statement, and of a DDL that others queue
+    behind."""
+    blocker = finding.blocker
+    root = None if blocker is None else blocker.thread
+    threads = scene.capture.threads
+    if root is not None and blocker is not None and root != finding.pending:
+        yield from _kill(threads[root], signature.kept, server, certain=blocker.certain)
+    if finding.pending is not None and finding.cancels:
+        thread = threads[finding.pending]
+        number = _number(thread, server)
+        if number is not None:
+            yield Ending(
+                statement=_cancel(number, server),
+                effect=f"the {_verb(thread)} that waits gives up with an error and changes nothing",
+                connection=number,
+            )
+
+
+def _kill(thread: Thread, kept: Kept | None, server: str, *, certain: bool) -> Iterator[Ending]:
+    number = _number(thread, server)
+    if number is None:
+        return
+    statement_is_enough = not thread.rests and (
+        kept == "statement"
+        or (kept == "transaction" and (thread.transaction is False or thread.autocommit is True))
+    )
+    if statement_is_enough:
+        yield Ending(
+            statement=_cancel(number, server),
+            effect=f"its {_verb(thread)} ends with an error; the connection stays",
+            connection=number,
+            certain=certain,
+        )
+        return
+    lost = "its locks are released"
+    if kept == "transaction" or thread.transaction:
+        lost = "its transaction is rolled back"
+    yield Ending(
+        statement=_terminate(number, server),
+        effect=f"its connection ends, and {lost}",
+        connection=number,
+        certain=certain,
+    )
+
+
+def _number(thread: Thread, server: str) -> int | None:
+    """Return the number that the server's KILL takes: PostgreSQL's is the id of the process."""
+    if thread.own:
+        return None
+    if server == POSTGRES:
+        return (thread.ns_tid or thread.tid) or None
+    return thread.connection or None
+
+
+def _cancel(number: int, server: str) -> str:
+    if server == POSTGRES:
+        return f"SELECT pg_cancel_backend({number});"
+    return f"KILL QUERY {number};"
+
+
+def _terminate(number: int, server: str) -> str:
+    if server == POSTGRES:
+        return f"SELECT pg_terminate_backend({number});"
+    return f"KILL {number};"
+
+
+def _verb(thread: Thread) -> str:
+    """Return what kind of statement it runs: ``ALTER TABLE``."""
+    found = _VERB.match(thread.query or "")
+    return " ".join(found.group(1).upper().split()) if found else "statement"
+
+
+def _by_statement(
+    scene: Scene, finding: Finding, signature: Signature, server: str | None, version: str | None
+) -> Iterator[Ending]:
+    """Yield the signature's own statements that fit the server and what the threads do."""
+    for entry, patterns in signature.ends:
+        if entry.server and entry.server != server:
+            continue
+        if not _in_range(entry, version):
+            continue
+        involved = [*finding.members]
+        if finding.blocker is not None and finding.blocker.thread is not None:
+            involved.append(finding.blocker.thread)
+        if patterns and not any(scene.shape(index).fits(patterns) for index in involved):
+            continue
+        yield Ending(statement=entry.statement, effect=entry.effect)
+
+
+def _in_range(entry: EndEntry, version: str | None) -> bool:
+    numbers = _numbers(version)
+    if not (entry.since or entry.before):
+        return True
+    if not numbers:
+        return False
+    if entry.since and numbers < _numbers(entry.since):
+        return False
+    return not entry.before or numbers < _numbers(entry.before)
+
+
+def _numbers(text: str | None) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d{1,4}", text or "")[:3])

@@ -1,0 +1,314 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The first lines: what stalls, who holds it up, the statement that ends it, and what is not known.
+
+They fit on a small terminal, and head the report, the incident, the notification and ``top``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from stallscope.analyzers.analysis import Age, Analysis, Ending, Finding
+from stallscope.analyzers.waittree import Holder, Queue, forest
+from stallscope.base.text import clean, one_line
+from stallscope.model.capture import OF_TABLES, Thread
+from stallscope.reporters import facts
+from stallscope.reporters.connection import kill_query
+from stallscope.reporters.counts import thread_of
+from stallscope.reporters.lines import Line, short_name, threads_text, wrap
+from stallscope.reporters.sentence import Speaker
+from stallscope.reporters.sessions import frequent_statements, has_ended, statement, who
+from stallscope.reporters.units import duration
+
+__all__ = ["LINES", "age_text", "brief", "effect_text", "headline", "render"]
+
+LINES = 24
+"""The most lines: those of the smallest terminal."""
+RIVAL = 0.15
+"""A finding whose confidence is so near to the verdict's is shown with it."""
+_TREE = 4
+_REMEDIES = 3
+_UNKNOWN = 2
+_STATEMENT = 400
+_ITEM_LINES = 2
+"""The most lines of one remedy, and of one thing that is not known."""
+
+
+def render(analysis: Analysis, width: int, *, more: str = "") -> list[Line]:
+    """Return at most LINES lines. ``more``: how to see the rest, one sentence."""
+    return _First(analysis, width).lines(more)
+
+
+def brief(analysis: Analysis, width: int) -> list[Line]:
+    """Return what, who and the statement: the beginning of the first lines."""
+    return _First(analysis, width).brief()
+
+
+def headline(analysis: Analysis) -> str:
+    """Return what stalls and for how long, in one sentence."""
+    say = Speaker(analysis)
+    if not (say.total and analysis.findings):
+        return say.verdict()
+    finding = analysis.findings[0]
+    lasted = f" {age_text(analysis.age)}" if analysis.age is not None else ""
+    kind = finding.impact.kind
+    what = f"{finding.threads} of {threads_text(say.total)}"
+    what += " waits" if finding.threads == 1 else " wait"
+    return f"{say.server()}: a {kind}{lasted}: {what}.{say.lost}"
+
+
+def age_text(age: Age) -> str:
+    """Return ``for 246 s`` or ``for at least 0.6 s``."""
+    return f"for {'at least ' if age.at_least else ''}{duration(age.ns / 1e6)}"
+
+
+def effect_text(analysis: Analysis, ending: Ending) -> str:
+    """Return whom an ending hits, what it does, and how many threads go on."""
+    thread = next(
+        (t for t in analysis.capture.threads if _is_of(t, ending) and not t.own),
+        None,
+    )
+    finding = analysis.findings[0]
+    likely = "" if ending.certain else "likely: "
+    whom = f"{_whose(thread)}: " if thread is not None and _whose(thread) else ""
+    goes = "; 1 thread goes on" if finding.threads == 1 else f"; {finding.threads} threads go on"
+    on = goes if ending.connection is not None else ""
+    return f"{likely}{whom}{ending.effect}{on}"
+
+
+def _is_of(thread: Thread, ending: Ending) -> bool:
+    if ending.connection is None:
+        return False
+    return ending.connection in (thread.connection, thread.ns_tid or thread.tid)
+
+
+def _whose(thread: Thread) -> str:
+    if not (thread.user or thread.host):
+        return ""
+    return "@".join((thread.user or "?", *([thread.host] if thread.host else [])))
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: width - 1]}…"
+
+
+class _First:
+    def __init__(self, analysis: Analysis, width: int) -> None:
+        self.analysis = analysis
+        self.capture = analysis.capture
+        self.width = width
+        self.say = Speaker(analysis)
+
+    def lines(self, more: str) -> list[Line]:
+        last = list(wrap(more, self.width, style="dim")) if more else []
+        if not self.analysis.findings:
+            return [*self._calm()][: LINES - len(last)] + last
+        finding = self.analysis.findings[0]
+        head = [*self._what(finding), *self._who(finding), *self._ends(finding)]
+        room = LINES - len(last) - len(head)
+        blocks = [
+            self._tree(),
+            [] if self.analysis.endings else [*self._remedies(finding)],
+            [*self._confidence(finding)],
+        ]
+        # What is not known comes before what can be read elsewhere.
+        sizes = [len(block) for block in blocks]
+        for number in (1, 0, 2):
+            while sum(sizes) > room and sizes[number] > 0:
+                sizes[number] -= 1
+        for block, size in zip(blocks, sizes, strict=True):
+            head += block[:size]
+        return head[: LINES - len(last)] + last
+
+    def brief(self) -> list[Line]:
+        if not self.analysis.findings:
+            return list(self._wrap(self.say.verdict(), style=self.say.style))
+        finding = self.analysis.findings[0]
+        found = [*self._what(finding), *self._who(finding), *self._ends(finding)]
+        return [line for line in found if line.text]
+
+    def _calm(self) -> Iterator[Line]:
+        """Say what was looked at: without it, that nothing was found says nothing."""
+        yield from self._wrap(self.say.verdict(), style=self.say.style)
+        yield from self._wrap(f"Looked at: {'; '.join(facts.looked_at(self.analysis))}.")
+        for place in self.analysis.waiting_in[:_TREE]:
+            names = " < ".join(map(short_name, place.frames)) or "?"
+            yield from self._wrap(names, indent=f"  {place.count:4d} in ", hang=" " * 10)
+        yield from self._unknown(None)
+
+    def _what(self, finding: Finding) -> Iterator[Line]:
+        yield from self._wrap(headline(self.analysis), style="bold red")
+        name = f" [{finding.signature}]" if finding.signature else ""
+        locks = [lock for lock in finding.locks if lock.symbol and lock.kind in OF_TABLES]
+        on = f": {clean(locks[0].symbol or '')}" if locks else ""
+        yield from self._wrap(f"{finding.title}{on}{name}", style="bold")
+        for other in self._rivals(finding):
+            yield from self._wrap(f"or: {self.say.finding(other)}", hang="    ")
+
+    def _rivals(self, finding: Finding) -> Sequence[Finding]:
+        chained = {link.signature for link in finding.chain}
+        return [
+            other
+            for other in self.analysis.findings[1:]
+            if other.signature not in chained
+            and other.victim_of is None
+            and other.confidence >= finding.confidence - RIVAL
+        ][:1]
+
+    def _who(self, finding: Finding) -> Iterator[Line]:
+        blocker = finding.blocker
+        if blocker is None:
+            yield from self._wrap("Who holds it: not known", hang="      ")
+            return
+        thread = (
+            self.capture.threads[blocker.thread]
+            if blocker.thread is not None
+            else thread_of(self.analysis, blocker.tid)
+        )
+        about = who(thread) if thread is not None else ""
+        likely = "" if blocker.certain else "likely "
+        about = about or f"{self.say.thread(blocker.tid)}, {blocker.state}"
+        yield from self._wrap(f"Who: {likely}{about}", hang="     ", style="bold")
+        if blocker.sql:
+            kind = "last" if has_ended(thread) else "runs"
+            text = f"{kind}: {one_line(blocker.sql, _STATEMENT)}"
+            yield from self._few(text, "     ", "     ", _ITEM_LINES)
+        elif thread is None or thread.connection is None:
+            where = " < ".join(short_name(frame) for frame in self._place(blocker.thread))
+            if where:
+                yield from self._few(f"in {where}", "     ", "     ", _ITEM_LINES)
+
+    def _place(self, thread: int | None) -> tuple[str, ...]:
+        if thread is None or thread >= len(self.analysis.places):
+            return ()
+        return self.analysis.places[thread]
+
+    def _ends(self, finding: Finding) -> Iterator[Line]:
+        endings = self.analysis.endings
+        yield Line("")
+        if not endings:
+            ask = self._ask(finding)
+            if ask is None:
+                yield from self._wrap("No statement is known that ends it.", style="bold")
+                return
+            yield from self._wrap(
+                "Its connection is not known. Ask for it, then paste the answer:", style="bold"
+            )
+            yield from self._wrap(ask, indent="  ", hang="    ", style="bold green")
+            return
+        each = "paste" if len(endings) == 1 else "paste one of these"
+        where = "in a shell" if endings[0].in_shell else "in a client of this server"
+        yield from self._wrap(f"To end it, {each} {where}:", style="bold")
+        for ending in endings:
+            yield from self._wrap(
+                ending.statement, indent="  ", hang="    ", style="bold green", whole=True
+            )
+            yield from self._few(
+                effect_text(self.analysis, ending), "      ", "      ", _ITEM_LINES + 1
+            )
+
+    def _ask(self, finding: Finding) -> str | None:
+        """Return the statement that makes the KILL, where only the thread is known."""
+        blocker = finding.blocker
+        if blocker is None or blocker.thread is None:
+            return None
+        return kill_query(self.analysis, self.capture.threads[blocker.thread])
+
+    def _tree(self) -> list[Line]:
+        roots = forest(self.analysis)
+        if not roots:
+            return []
+        found = [*_Chain(self.analysis, self.say).lines(roots[0])][:_TREE]
+        return [Line(""), *(Line(_cut(text, self.width)) for text in found)]
+
+    def _remedies(self, finding: Finding) -> Iterator[Line]:
+        yield Line("")
+        for remedy in finding.remedies[:_REMEDIES]:
+            yield from self._few(remedy, "  - ", "    ", _ITEM_LINES)
+
+    def _confidence(self, finding: Finding) -> Iterator[Line]:
+        yield Line("")
+        yield from self._wrap(
+            f"Confidence {finding.confidence:.2f} in this name, from"
+            f" {'; '.join(facts.looked_at(self.analysis))}."
+        )
+        yield from self._unknown(finding)
+
+    def _unknown(self, finding: Finding | None) -> Iterator[Line]:
+        items = [*(finding.against if finding is not None else ())]
+        items += facts.unread(self.capture)
+        for item in items[:_UNKNOWN]:
+            yield from self._few(f"Not known: {item}", "", "  ", _ITEM_LINES)
+
+    def _few(self, text: str, first: str, hang: str, most: int) -> list[Line]:
+        """Wrap text to so many lines; a cut end is marked."""
+        lines = list(wrap(text, self.width, indent=first, hang=hang))
+        if len(lines) > most:
+            cut = lines[most - 1].text
+            lines[most - 1 :] = [Line(f"{cut[: self.width - 2]} …")]
+        return lines
+
+    def _wrap(
+        self,
+        text: str,
+        *,
+        indent: str = "",
+        hang: str | None = None,
+        style: str = "",
+        whole: bool = False,
+    ) -> Iterator[Line]:
+        yield from wrap(text, self.width, indent=indent, hang=hang, style=style, whole=whole)
+
+
+class _Chain:
+    """The wait tree in a few lines: from the root along the longest queues."""
+
+    def __init__(self, analysis: Analysis, say: Speaker) -> None:
+        self.analysis = analysis
+        self.threads = analysis.capture.threads
+        self.say = say
+
+    def lines(self, root: Holder) -> Iterator[str]:
+        indent = ""
+        if root.thread is None:
+            for queue in root.queues[:1]:
+                yield from self._queue(queue, "")
+            return
+        yield self._holder(root)
+        yield from self._behind(root, indent)
+
+    def _behind(self, holder: Holder, indent: str) -> Iterator[str]:
+        for number, queue in enumerate(holder.queues[:2]):
+            last = number == min(len(holder.queues), 2) - 1
+            yield from self._queue(queue, f"{indent}{'└─ ' if last else '├─ '}")
+
+    def _queue(self, queue: Queue, first: str) -> Iterator[str]:
+        hang = " " * len(first)
+        members = [self.threads[i] for place in queue.places for i in place.threads]
+        yield f"{first}{self._wanted(queue)}: {queue.count} wait{self._statements(members)}"
+        for holder in queue.holders[:1]:
+            yield f"{hang}└─ {self._holder(holder)}"
+            yield from self._behind(holder, f"{hang}   ")
+
+    def _wanted(self, queue: Queue) -> str:
+        if queue.lock is not None:
+            lock = self.analysis.capture.locks[queue.lock]
+            return clean(lock.symbol or f"{lock.kind} {lock.address:#x}")
+        finding = self.analysis.findings[queue.finding or 0]
+        return finding.signature or "an unknown wait"
+
+    def _statements(self, members: Sequence[Thread]) -> str:
+        common = frequent_statements(members)[:1]
+        return "".join(f", {count} x {one_line(text, _STATEMENT)}" for count, text in common)
+
+    def _holder(self, holder: Holder) -> str:
+        assert holder.thread is not None
+        thread = self.threads[holder.thread]
+        likely = "" if holder.certain else "likely "
+        if holder.closes:
+            return f"{self.say.thread(thread.tid)}, above: the cycle closes"
+        if thread.connection is None:
+            return f"{likely}{self.say.thread(thread.tid)}"
+        text = statement(thread, _STATEMENT)
+        state = "idle" if thread.rests else text
+        return f"{likely}connection {thread.connection}{f': {state}' if state else ''}"

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether the first lines end a stall: each stall of ``scripts/stall``, and the statement that
+``snap`` prints for it, pasted into a client of its server as a user would."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shlex
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from tests.bench import progress
+from tests.bench.snapshots import run, snap, verdict_of
+from tests.bench.stats import BenchError, Row, Section, number
+from tests.support.servers import PATIENCE, ChildEnded, Late, Unavailable
+from tests.support.stall import STALLS
+
+__all__ = ["Ended", "measure", "sections"]
+
+LINES = 24
+COLUMNS = 80
+SECONDS = 1.5
+FIXED = "-fixed"
+NONE = "no statement"
+
+
+@dataclass
+class Ended:
+    """What was printed for one stall, and what pasting it did."""
+
+    server: str
+    seconds: float
+    lines: int
+    widest: int
+    statement: str
+    """Empty: the lines say that none is known."""
+    likely: bool
+    ended: bool
+
+
+def sections(server: str, quick: bool, only: str | None) -> Iterator[Section]:
+    """Yield one table: each stall, or the one that ``only`` names; ``quick``: a few."""
+    del server
+    names = [name for name in STALLS if not name.endswith(FIXED)]
+    if only:
+        names = [name for name in names if name == only]
+        if not names:
+            raise BenchError(f"no stall {only}: see scripts/stall --help")
+    elif quick:
+        names = names[:3]
+    rows, goals, left_out = [], [], []
+    for name in names:
+        progress(f"endings: {name}")
+        try:
+            found = measure(name)
+        except (Unavailable, Late, ChildEnded) as error:
+            left_out.append(f"{name}: {error}")
+            continue
+        rows.append(Row(name, _cells(found)))
+        goals += _goals(name, found)
+    yield Section(
+        "endings",
+        "The statement of the first lines, pasted",
+        tuple(rows),
+        goals=tuple(goals),
+        left_out=tuple(left_out),
+        notes=(
+            "seconds: from the command's start to its end; ended: within"
+            f" {PATIENCE:.0f} s another burst shows no stall of this name, or one of less than half"
+            " as many threads",
+            f"{NONE}: the lines say that none is known that ends it, and what to do instead",
+        ),
+    )
+
+
+def measure(name: str) -> Ended:
+    """Make the stall, print the first lines, paste the first statement."""
+    with STALLS[name].started() as (server, made), made:
+        begun = time.monotonic()
+        printed = run(server.pid).splitlines()
+        seconds = time.monotonic() - begun
+        said = _first_statement(printed)
+        before = snap(server.pid)
+        statement, in_shell = said
+        if statement:
+            _paste(server, statement, in_shell=in_shell)
+        return Ended(
+            server=server.name,
+            seconds=seconds,
+            lines=len(printed),
+            widest=max(map(len, printed)),
+            statement=statement,
+            likely=_is_likely(before, statement),
+            ended=bool(statement) and _ends(server.pid, before),
+        )
+
+
+def _first_statement(printed: list[str]) -> tuple[str, bool]:
+    """Return the first line below the one that says to paste it, and whether it is for a shell."""
+    for line, following in itertools.pairwise(printed):
+        if line.startswith("To end it, paste"):
+            return following.strip(), "in a shell" in line
+    return "", False
+
+
+def _paste(server: Any, statement: str, *, in_shell: bool) -> None:
+    """Do what a user does: give it to the client whose command the stall prints."""
+    command = ["sh", "-c", statement] if in_shell else shlex.split(server.client_command())
+    done = subprocess.run(
+        command, input=statement, capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+    if done.returncode:
+        raise BenchError(f"{statement}: {done.stderr.strip()}")
+
+
+def _is_likely(analysis: dict[str, Any], statement: str) -> bool:
+    return any(e["statement"] == statement and not e["certain"] for e in analysis["endings"])
+
+
+def _ends(pid: int, before: dict[str, Any]) -> bool:
+    first = verdict_of(before)
+    if first is None:
+        return False
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        now = verdict_of(json.loads(run(pid, "--json")))
+        if now is None or now["signature"] != first["signature"]:
+            return True
+        if now["threads"] * 2 < first["threads"]:
+            return True
+    return False
+
+
+def _cells(found: Ended) -> dict[str, str]:
+    return {
+        "server": found.server,
+        "seconds": number(round(found.seconds, 2)),
+        "lines": str(found.lines),
+        "statement": found.statement or NONE,
+        "sure": "-" if not found.statement else "likely" if found.likely else "yes",
+        "ended": "-" if not found.statement else "yes" if found.ended else "no",
+    }
+
+
+def _goals(name: str, found: Ended) -> list[tuple[str, bool]]:
+    goals = [
+        (f"{name}: {LINES} lines of {COLUMNS}", found.lines <= LINES and found.widest <= COLUMNS),
+        (f"{name}: {SECONDS} s", found.seconds <= SECONDS),
+    ]
+    if found.statement:
+        goals.append((f"{name}: ended by {found.statement}", found.ended))
+    return goals
