@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long a stall has lasted: as the server and the waits say, never since the tool looked."""
+"""How long a stall has lasted: as the server and the waits report it, never since the capture."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from stallscope.analyzers.scene import Scene
 __all__ = ["of"]
 
 LEAST_NS = 10**9
-"""Servers count in seconds: less is not told."""
+"""Servers count in seconds: less is not reported."""
 
 
 def of(scene: Scene, finding: Finding) -> Age | None:
     """Return the age of a finding that this scene shows; None: nothing says it.
 
     A statement that waits began when its wait began, or before: the oldest of those that wait
-    tells the age. Where the server lists no statements, what a burst has seen is the least.
+    shows the age. Where the server lists no statements, what a burst has seen is the least.
     """
     threads = scene.capture.threads
-    told = [
+    reported = [
         threads[index].age_ns or 0
         for index in finding.members
         if not threads[index].rests and not threads[index].own
     ]
-    longest = max(told, default=0)
+    longest = max(reported, default=0)
     if longest >= LEAST_NS:
         return Age(longest)
-    reported = max((threads[index].waited_ns or 0 for index in finding.members), default=0)
-    if reported:
-        return Age(reported)
+    by_source = max((threads[index].waited_ns or 0 for index in finding.members), default=0)
+    if by_source:
+        return Age(by_source)
     seen = max((scene.waited_ns(index) for index in finding.members), default=0)
     return Age(seen, at_least=True) if seen else None

@@ -14,11 +14,11 @@ from stallscope.reporters.counts import count_labels
 from stallscope.reporters.lines import threads_text
 from stallscope.reporters.sentence import Speaker
 
-__all__ = ["looked_at", "taken", "unread"]
+__all__ = ["checked", "taken", "unread"]
 
 
-def looked_at(analysis: Analysis) -> list[str]:
-    """Return what was looked at: captures, threads, connections, locks."""
+def checked(analysis: Analysis) -> list[str]:
+    """Return what was checked: captures, threads, connections, locks."""
     capture = analysis.capture
     stacks = sum(t.count for t in capture.threads if t.frames)
     if capture.time_ns is not None and _is_ring(analysis):

@@ -128,9 +128,9 @@ class _First:
         return [line for line in found if line.text]
 
     def _calm(self) -> Iterator[Line]:
-        """Say what was looked at: without it, that nothing was found says nothing."""
+        """Say what was checked: without it, that nothing was found says nothing."""
         yield from self._wrap(self.say.verdict(), style=self.say.style)
-        yield from self._wrap(f"Looked at: {'; '.join(facts.looked_at(self.analysis))}.")
+        yield from self._wrap(f"Checked: {'; '.join(facts.checked(self.analysis))}.")
         for place in self.analysis.waiting_in[:_TREE]:
             names = " < ".join(map(short_name, place.frames)) or "?"
             yield from self._wrap(names, indent=f"  {place.count:4d} in ", hang=" " * 10)
@@ -230,7 +230,7 @@ class _First:
         yield Line("")
         yield from self._wrap(
             f"Confidence {finding.confidence:.2f} in this name, from"
-            f" {'; '.join(facts.looked_at(self.analysis))}."
+            f" {'; '.join(facts.checked(self.analysis))}."
         )
         yield from self._unknown(finding)
 

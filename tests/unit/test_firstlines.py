@@ -225,7 +225,7 @@ def test_a_setting_is_named_where_the_stack_shows_that_it_delays(
     assert expected in "".join(found)
 
 
-def test_calm_says_what_was_looked_at(analyze: Analyze) -> None:
+def test_calm_says_what_was_checked(analyze: Analyze) -> None:
     scenery = Scenery()
     scenery.add(IDLE_SESSION, times=5)
     capture = msgspec.structs.replace(
@@ -233,7 +233,7 @@ def test_calm_says_what_was_looked_at(analyze: Analyze) -> None:
     )
     lines = text(analyze(capture))
     assert "no stall found" in lines[0]
-    assert any(line.startswith("Looked at: ") for line in lines)
+    assert any(line.startswith("Checked: ") for line in lines)
     assert any("the account has no rights" in line for line in lines)
 
 
