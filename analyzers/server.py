@@ -10,7 +10,7 @@ from stallscope.analyzers.stacks import Stacks
 from stallscope.model.capture import Capture, Process
 from stallscope.server.families import family
 
-__all__ = ["identify"]
+__all__ = ["identify", "release"]
 
 _NUMBER = re.compile(r"(?:^|[^\d.])(?:5\.5\.5-)?(\d{1,2}\.\d{1,3}(?:\.\d{1,3})?)")
 _POSTGRES_PATH = re.compile(r"/(?:postgresql/|pgsql-)(\d{1,2}(?:\.\d{1,2})?)/bin/")
@@ -44,6 +44,11 @@ def identify(capture: Capture, stacks: Stacks, catalog: Catalog) -> tuple[str | 
         if name is not None:
             return name, version or (_postgres(process) if name == "postgres" else None)
     return None, version
+
+
+def release(version: str | None) -> str | None:
+    """Return ``8.0`` of ``8.0.36``; of PostgreSQL from 10 on the first number is the release."""
+    return None if version is None else ".".join(version.split(".")[:2])
 
 
 def _postgres(process: Process) -> str | None:

@@ -28,6 +28,7 @@ __all__ = [
     "ProcessInfo",
     "Selector",
     "Server",
+    "databases",
     "described",
     "find_server",
     "hide_passwords",
@@ -226,6 +227,12 @@ def seen_again(server: Server) -> Server | None:
 def listens(server: Server) -> bool:
     """Return whether the server accepts connections, as far as /proc shows it."""
     return any(_listening(PROC, server.main.pid))
+
+
+def databases(proc: Path = PROC) -> list[tuple[int, str]]:
+    """Return pid and program of the running database servers."""
+    found = _tops([p for p in _processes(proc) if family(p.exe, p.comm) is not None])
+    return [(p.pid, os.path.basename(p.exe or p.comm)) for p in found]
 
 
 def _running_servers(everything: Sequence[ProcessInfo]) -> str:

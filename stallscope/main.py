@@ -7,6 +7,7 @@ import argparse
 import errno
 import io
 import os
+import re
 import sys
 from collections.abc import Collection, Sequence
 from typing import NoReturn, Protocol
@@ -47,6 +48,19 @@ COMMANDS = {
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 _OF_WRITING = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
+_WRONG = re.compile(
+    r"argument COMMAND: invalid choice: '(?P<choice>[^']{1,60})'"
+    r"|^unrecognized arguments: (?P<option>--[^ ]{1,60})"
+)
+_EXAMPLES = """\
+usage: stallscope COMMAND [OPTION]...
+
+  stallscope snap -p mysqld             name the stall of a server now, and what ends it
+  stallscope watch -p mysqld            watch it from now on, and record each stall
+  stallscope analyze stacks.txt         name the stall in a dump of gdb, pt-pmp or another tool
+
+`stallscope --help` lists all commands; `stallscope COMMAND --help` has more examples.
+"""
 _EPILOG = """\
 exit codes:
   0 done   1 failed   2 wrong usage   3 partly done (the output says what is missing)
@@ -68,7 +82,31 @@ class Command(Protocol):
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message}; see `{self.prog} --help`")
+        wrong = _WRONG.search(message)
+        if wrong is not None and wrong.group("choice"):
+            message = f"no command {wrong.group('choice')!r}"
+        meant = "" if wrong is None else self._meant(wrong)
+        raise UsageError(f"{message}{meant}; see `{self.prog} --help`")
+
+    def _meant(self, wrong: re.Match[str]) -> str:
+        """Return the command or option that was probably meant, as a question."""
+        word = (wrong.group("choice") or wrong.group("option")).partition("=")[0]
+        known = COMMANDS if wrong.group("choice") else self._option_string_actions
+        import difflib
+
+        meant = next(iter(difflib.get_close_matches(word, known, 1, 0.6)), None)
+        return f": did you mean {meant}?" if meant else ""
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Report an option that is not known where it was given: to this command, which knows the
+        others."""
+        found, rest = super().parse_known_args(args, namespace)
+        unknown = [word for word in rest if word.startswith("-")]
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return found, rest
 
 
 def parser(asked: Collection[str] = COMMANDS) -> argparse.ArgumentParser:
@@ -270,7 +308,8 @@ def _run(argv: Sequence[str]) -> int:
         print(f"stallscope {package.version()}")
         return Exit.DONE
     if args.command is None:
-        raise UsageError("which command? see `stallscope --help`")
+        print(_EXAMPLES, end="")
+        return Exit.DONE
     return command_module(args.command).run(args)
 
 

@@ -128,6 +128,10 @@ def read(chunks: Iterable[bytes], name: str, *, pieces: Pieces = map) -> Iterato
         return
     if head.startswith(_ARCHIVES):
         raise UnknownFormat(f"{name}: not a stack dump (an ELF file or an archive): unpack it")
+    if encoding.is_noise(head):
+        raise UnknownFormat(
+            f"{name}: not a stack dump (random, compressed or encrypted data): unpack it"
+        )
     plain, repaired = encoding.plain(head, source)
     reader = gdb.Reader(name)
     account = _Account(repaired)

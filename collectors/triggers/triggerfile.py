@@ -11,6 +11,7 @@ from typing import Any, NoReturn, cast, get_args
 
 import msgspec
 
+from stallscope.base import quantities
 from stallscope.base.errors import UsageError
 from stallscope.base.tomlfile import Reader, nearest
 from stallscope.collectors.triggers import expression
@@ -35,8 +36,6 @@ DEFAULTS = Path(__file__).with_name("defaults.toml")
 
 MAX_TRIGGERS = 200
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kMGT]?)B?", re.IGNORECASE)
-_UNITS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 _MEGABYTE = 1 << 20
 
 # Words of pt-stalk that have another form here.
@@ -198,12 +197,12 @@ def _bytes(path: Path, key: str, value: Size) -> int:
         if value < 0:
             raise _reader.mistake(path, [key], f"{key}: less than 0, write a size as 500M")
         return value * _MEGABYTE if key == "retention-size" else value
-    match = _SIZE.fullmatch(value.strip())
-    if match is None:
+    try:
+        return quantities.size(value)
+    except ValueError:
         raise _reader.mistake(
             path, [key], f"{key}: {value!r} is not a size, write a number with k, M, G or T: 500M"
-        )
-    return int(float(match.group(1)) * (1 << _UNITS[match.group(2).lower()]))
+        ) from None
 
 
 class _Checker:

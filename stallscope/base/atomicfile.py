@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
 import secrets
 from collections.abc import Iterable
@@ -12,7 +13,10 @@ from pathlib import Path
 
 from stallscope.base.errors import StallscopeError
 
-__all__ = ["check_can_create", "sync_folder", "write"]
+__all__ = ["check_can_create", "free_name", "sync_folder", "write"]
+
+
+MOST_NAMES = 10_000
 
 
 def check_can_create(path: Path, *, force: bool) -> None:
@@ -26,6 +30,18 @@ def check_can_create(path: Path, *, force: bool) -> None:
         raise StallscopeError(f"cannot write {path}: there is no directory {path.parent}")
     if not force and (path.exists() or path.is_symlink()):
         raise StallscopeError(f"{path} exists; give --force to replace it")
+
+
+def free_name(path: Path) -> Path:
+    """Return the path, or the first of ``name.2.ext``, ``name.3.ext``, … that does not exist."""
+    stem, dot, rest = path.name.partition(".")
+    if not stem:  # a hidden file
+        stem, dot, rest = path.name, "", ""
+    for number in itertools.chain([1], range(2, MOST_NAMES)):
+        found = path if number == 1 else path.with_name(f"{stem}.{number}{dot}{rest}")
+        if not (found.exists() or found.is_symlink()):
+            return found
+    raise StallscopeError(f"{path} exists, and {MOST_NAMES} like it; give another name")
 
 
 def write(

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
-import re
 from typing import Annotated
 
 import msgspec
+
+from stallscope.base import quantities
 
 __all__ = ["Count", "Moment", "local", "rfc3339", "since"]
 
@@ -17,8 +19,6 @@ Moment = Count
 """Nanoseconds since the epoch, or since the host started."""
 
 _MOST_NS = 253_402_300_799 * 10**9  # the year 9999, where datetime ends
-_AGO = re.compile(r"(\d{1,9})\s?(s|sec|min|m|h|d|w)")
-_SECONDS = {"s": 1, "sec": 1, "min": 60, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
 def rfc3339(time_ns: int) -> str:
@@ -43,9 +43,9 @@ def since(text: str, now_ns: int) -> int:
 
     Raises: ValueError.
     """
-    ago = _AGO.fullmatch(text.strip())
-    if ago is not None:
-        return now_ns - int(ago.group(1)) * _SECONDS[ago.group(2)] * 10**9
+    if text.strip()[-1:].isalpha():  # 20261128 is a day, not seconds ago
+        with contextlib.suppress(ValueError):
+            return now_ns - round(quantities.duration(text) * 1e9)
     time = datetime.datetime.fromisoformat(text.strip())
     try:
         return int(time.timestamp() * 1000) * 10**6

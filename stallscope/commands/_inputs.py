@@ -15,12 +15,12 @@ from stallscope.analyzers import importers
 from stallscope.base import inputfile, parallel
 from stallscope.base.errors import StallscopeError
 from stallscope.collectors import snapshot
-from stallscope.commands import _common
+from stallscope.commands import _common, _store
 from stallscope.model import capturefile, rings, sessionsfile
 from stallscope.model.capture import Capture
 from stallscope.reporters import progress
 
-__all__ = ["add_arguments", "files", "read"]
+__all__ = ["add_arguments", "files", "path_of", "read"]
 
 MAX_FILES = 10_000
 
@@ -48,6 +48,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="root directory of the files of a core file or ring",
     )
+    _store.add_dest_argument(group)
+
+
+def path_of(word: str, args: argparse.Namespace) -> Path:
+    """Return the file or folder that a word names: of an incident the folder of its captures."""
+    from stallscope.store import layout
+
+    found = _store.incident_path(word, args)
+    if found is None or Path(word).exists():
+        return Path(word)
+    return found / layout.CAPTURES
 
 
 def files(top: Path) -> Iterator[Path]:

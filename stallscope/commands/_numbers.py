@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers of the command line: types of options; thresholds are ``MS``, or ``KIND=MS``."""
+"""Numbers of the command line: types of options; thresholds are ``TIME``, or ``KIND=TIME``, in
+milliseconds without a unit."""
 
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Callable
 
+from stallscope.base import quantities
 from stallscope.model.waitkinds import GROUPS, KINDS
 
 __all__ = ["count", "milliseconds", "port", "seconds", "threshold", "time_between"]
 
 _MAX_MS = 3_600_000
-_MS = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?", re.ASCII)
 
 
 def count(text: str) -> int:
@@ -22,10 +22,15 @@ def count(text: str) -> int:
 
 def milliseconds(text: str) -> int:
     """Parse whole milliseconds, one at least and an hour at most."""
-    value = _number(text, _MAX_MS, f"milliseconds, 1 to {_MAX_MS}")
-    if not value:
-        raise argparse.ArgumentTypeError(f"{text!r} is not milliseconds, 1 to {_MAX_MS}")
-    return value
+    try:
+        value = quantities.duration(text, "ms") * 1000
+    except ValueError:
+        value = 0.0
+    if not 1 <= round(value, 6) <= _MAX_MS or round(value, 6) != int(round(value, 6)):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not whole milliseconds, 1 to {_MAX_MS}, or a time such as 100ms or 2s"
+        )
+    return round(value)
 
 
 def port(text: str) -> int:
@@ -49,12 +54,12 @@ def time_between(least: float, most: float) -> Callable[[str], float]:
 
     def parse(text: str) -> float:
         try:
-            value = float(text)
+            value = quantities.duration(text)
         except ValueError:
             value = -1.0
         if not least <= value <= most:
             raise argparse.ArgumentTypeError(
-                f"{text!r} is not a time in seconds, {least:g} to {most:.0f}"
+                f"{text!r} is not a time in seconds, {least:g} to {most:.0f}, or as 500ms, 5m or 2h"
             )
         return value
 
@@ -62,9 +67,14 @@ def time_between(least: float, most: float) -> Callable[[str], float]:
 
 
 def threshold(text: str) -> str:
-    """Check a threshold; return it unchanged."""
+    """Check a threshold; return it in milliseconds: ``file=10`` for ``file=10ms``."""
     kind, equals, number = text.rpartition("=")
-    known = kind in KINDS or kind in GROUPS or not equals
-    if not (known and _MS.fullmatch(number) and float(number) <= _MAX_MS):
-        raise argparse.ArgumentTypeError(f"{text!r} is not MS or KIND=MS, in milliseconds")
-    return text
+    try:
+        value = quantities.duration(number, "ms") * 1000
+    except ValueError:
+        value = -1.0
+    if not (kind in KINDS or kind in GROUPS or not equals) or not 0 <= value <= _MAX_MS:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not TIME or KIND=TIME, in milliseconds or as 10ms, 2s"
+        )
+    return f"{kind}{equals}{value:.9f}".rstrip("0").rstrip(".")

@@ -6,10 +6,11 @@ from __future__ import annotations
 import argparse
 import re
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stallscope.base import times
+from stallscope.base import quantities, times
 from stallscope.base.errors import UsageError
 from stallscope.base.text import one_line
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from stallscope.store import Retention, StoredIncident
 
 __all__ = [
+    "LAST",
     "add_dest_argument",
     "add_retention_arguments",
     "byte_count",
@@ -24,6 +26,7 @@ __all__ = [
     "has_retention",
     "incident",
     "incident_path",
+    "matching",
     "number",
     "reading_dest",
     "retention",
@@ -31,8 +34,11 @@ __all__ = [
     "writing_dest",
 ]
 
-_SIZE = re.compile(r"(\d{1,12})([kKMGT]?)B?")
-_UNITS = {"k": 1 << 10, "K": 1 << 10, "": 1 << 20, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+LAST = "last"
+"""The word for the newest incident."""
+_BEGINNING = re.compile(r"\d{8}(T[\w.:-]{0,200})?", re.ASCII)
+"""What can begin an id, and is no name of a file that is not there."""
+_MOST_NAMED = 5
 _MOST_DAYS = 36_500.0
 
 
@@ -100,17 +106,43 @@ def reading_dest(args: argparse.Namespace) -> Path:
 
 
 def incident_path(word: str, args: argparse.Namespace) -> Path | None:
-    """Return the folder of the incident that a word names by folder, incident.json or id. None: it
-    names none.
+    """Return the folder of the incident that a word names: by folder, incident.json, id or its
+    beginning, or ``last`` for the newest. None: it names none.
+
+    Raises: UsageError where several incidents begin so, or none does.
     """
     from stallscope.store import layout
 
     path = Path(word)
     if path.name == layout.INCIDENT or (path / layout.INCIDENT).is_file():
         return path
-    if path.exists() or not layout.is_id(word):
+    if word == "-" or path.exists() or not (word == LAST or _BEGINNING.fullmatch(word)):
         return None
-    return reading_dest(args) / layout.INCIDENTS / word
+    folder = reading_dest(args) / layout.INCIDENTS
+    try:
+        known = sorted(path.name for path in folder.iterdir() if layout.is_id(path.name))
+    except OSError:
+        known = []
+    return folder / matching(word, known, folder.parent)
+
+
+def matching(word: str, known: Sequence[str], dest: Path) -> str:
+    """Return the one id of the store that a word means: whole, its beginning, or ``last``.
+    ``known``: the ids, oldest first.
+
+    Raises: UsageError where it means none, or several.
+    """
+    if word == LAST and known:
+        return known[-1]
+    matches = [word] if word in known else [name for name in known if name.startswith(word)]
+    if len(matches) == 1:
+        return matches[0]
+    shown = one_line(word, 80)
+    if not matches:
+        raise UsageError(f"no incident {shown} in {dest}; `stallscope incidents` lists them")
+    names = ", ".join(matches[:_MOST_NAMED])
+    more = ", ..." if len(matches) > _MOST_NAMED else ""
+    raise UsageError(f"{len(matches)} incidents begin with {shown}: {names}{more}")
 
 
 def incident(word: str, args: argparse.Namespace) -> StoredIncident | None:
@@ -118,13 +150,9 @@ def incident(word: str, args: argparse.Namespace) -> StoredIncident | None:
 
     Raises: StallscopeError where the named incident cannot be read.
     """
-    from stallscope.store import layout, read_incident
+    from stallscope.store import read_incident
 
     path = incident_path(word, args)
-    if path is not None and layout.is_id(word) and not path.is_dir():
-        raise UsageError(
-            f"no incident {word} in {path.parents[1]}; `stallscope incidents` lists them"
-        )
     return None if path is None else read_incident(path)
 
 
@@ -144,22 +172,24 @@ def number(text: str) -> int:
 
 
 def days(text: str) -> float:
-    """Parse a number of days."""
+    """Parse a number of days, or a time such as ``12h`` or ``4w``."""
     try:
-        value = float(text)
+        value = quantities.duration(text, "d") / 86_400
     except ValueError:
         value = -1.0
     if not 0 < value <= _MOST_DAYS:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of days, up to 36500")
+        raise argparse.ArgumentTypeError(f"{text!r} is not days, up to 36500, or as 12h")
     return value
 
 
 def byte_count(text: str) -> int:
     """Parse a size; a bare number counts MB, as in pt-stalk."""
-    match = _SIZE.fullmatch(text)
-    if match is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 500 (MB), 500M or 10G")
-    return int(match.group(1)) * _UNITS[match.group(2)]
+    try:
+        return quantities.size(text, "m")
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a size such as 500 (MB), 500M or 10G"
+        ) from None
 
 
 def since(text: str, forms: str) -> int:

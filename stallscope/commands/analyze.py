@@ -24,6 +24,7 @@ EPILOG = """\
 examples:
   stallscope analyze stall.jsonl.zst
   gdb -p $(pidof mysqld) -batch -ex 'thread apply all bt' | stallscope analyze -
+  stallscope analyze last --top 10
   stallscope analyze --series /var/lib/samples
   stallscope analyze --json /var/lib/pt-stalk | jq '.findings[0].signature'
 """
@@ -40,8 +41,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "inputs",
         nargs="+",
-        metavar="FILE|DIR|-",
-        help="a capture, dump, core file, ring, or a directory of them; -: standard input",
+        metavar="FILE|DIR|INCIDENT|-",
+        help="a capture, dump, core file, ring, or a directory of them; an incident by id or its"
+        " beginning, or last; -: standard input",
     )
     _inputs.add_arguments(parser)
     parser.add_argument(
@@ -68,7 +70,7 @@ def run(args: argparse.Namespace) -> Exit:
     signatures = catalog.load(args.signatures)
     outcome = _Outcome()
     for word in args.inputs:
-        path = Path(word)
+        path = _inputs.path_of(word, args)
         if word != "-" and path.is_dir():
             _directory(path, args, signatures, outcome)
         elif len(args.inputs) == 1:
@@ -174,7 +176,8 @@ def _heading(
     name: str, number: int, total: int, args: argparse.Namespace, outcome: _Outcome
 ) -> None:
     """Say which input a report is of, where there is more than one."""
-    alone = total == 1 and len(args.inputs) == 1 and not Path(args.inputs[0]).is_dir()
+    path = _inputs.path_of(args.inputs[0], args)
+    alone = total == 1 and len(args.inputs) == 1 and not path.is_dir()
     if alone:
         return
     if outcome.reports:

@@ -18,8 +18,8 @@ examples:
 """
 
 SHELLS = ("bash", "zsh", "fish")
-IDS = ("incidents", "signatures")
-_OF_INCIDENTS = frozenset({"incidents", "report", "export"})
+IDS = ("incidents", "signatures", "servers")
+_OF_INCIDENTS = frozenset({"incidents", "report", "export", "analyze", "diff"})
 """Commands that take an incident's id."""
 _MOST_IDS = 1000
 
@@ -42,7 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "what",
         choices=(*SHELLS, *IDS),
         metavar="SHELL|IDS",
-        help="bash, zsh or fish: the script; incidents, signatures: their ids, one per line",
+        help="bash, zsh or fish: the script; incidents, signatures, servers: their ids, one per"
+        " line",
     )
 
 
@@ -54,6 +55,11 @@ def run(args: argparse.Namespace) -> Exit:
         from stallscope.analyzers import catalog
 
         print("\n".join(signature.id for signature in catalog.load().signatures))
+    elif args.what == "servers":
+        from stallscope.collectors import processes
+
+        for pid, program in processes.databases():
+            print(f"{pid}\n{program}")
     else:
         print(script(args.what, args.whole_parser()), end="")
     return Exit.DONE
@@ -80,7 +86,9 @@ def _mark(name: str, command: argparse.ArgumentParser) -> None:
         files = bool({"FILE", "CAPTURE", "A", "B"} & words)
         takes_id = not action.option_strings and name in _OF_INCIDENTS
         kind: object = None
-        if takes_id and files:
+        if "-p" in action.option_strings:
+            kind = shtab.cmd("stallscope completion servers 2>/dev/null")
+        elif takes_id and files:
             kind = _FILE_OR_INCIDENT
         elif "ID" in words:
             what = "incidents" if takes_id else "signatures"

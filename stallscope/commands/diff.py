@@ -13,7 +13,9 @@ from stallscope.analyzers import catalog, engine, importers
 from stallscope.analyzers.analysis import Analysis
 from stallscope.analyzers.diff import diff
 from stallscope.analyzers.series import Sample, related, sample
+from stallscope.analyzers.server import release
 from stallscope.base.errors import Exit, StallscopeError
+from stallscope.base.text import one_line
 from stallscope.commands import _common, _inputs, _options
 from stallscope.commands._together import Together
 from stallscope.model.capture import Capture
@@ -32,7 +34,9 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
-    parser.add_argument("before", metavar="A", help="a capture, a dump, or a directory of them")
+    parser.add_argument(
+        "before", metavar="A", help="a capture, a dump, a directory of them, or an incident"
+    )
     parser.add_argument(
         "after", metavar="B", help="what to compare it with; one of the two may be -"
     )
@@ -75,6 +79,9 @@ def run(args: argparse.Namespace) -> Exit:
     signatures = catalog.load(args.signatures)
     before = _side(args.before, args, signatures)
     after = _side(args.after, args, signatures)
+    unlike = _unlike(before, after)
+    if unlike is not None:
+        print(f"stallscope: {one_line(unlike, 500)}", file=sys.stderr)
     report = diff(before.samples, after.samples, frames=args.lines or None)
     code = Exit.PARTIAL if before.partial or after.partial else Exit.DONE
     if args.json:
@@ -96,13 +103,28 @@ def run(args: argparse.Namespace) -> Exit:
     return code
 
 
+def _unlike(before: _Side, after: _Side) -> str | None:
+    """Return that the sides are of different servers or releases, None where they are not."""
+    sides = [side.worst for side in (before, after)]
+    said = [
+        (side.server, release(side.version)) if side is not None else (None, None) for side in sides
+    ]
+    if any(name is None for name, _ in said):
+        return None
+    same_server = said[0][0] == said[1][0]
+    if same_server and (said[0] == said[1] or any(text is None for _, text in said)):
+        return None
+    one, two = (f"{name} {text or ''}".strip() for name, text in said)
+    return f"A is of {one}, B of {two}: what differs can be the release, and not the moment"
+
+
 def _confidence(analysis: Analysis) -> float:
     return analysis.findings[0].confidence if analysis.findings else 0.0
 
 
 def _side(word: str, args: argparse.Namespace, signatures: catalog.Catalog) -> _Side:
     """Return the analyses of a side; in a directory, files without stacks are skipped."""
-    path = Path(word)
+    path = _inputs.path_of(word, args)
     side = _Side()
     if word == "-" or not path.is_dir():
         _add_file(side, path, args, signatures)

@@ -79,7 +79,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="folded, speedscope, svg: add an outermost frame with the thread's state",
     )
-    _store.add_dest_argument(what)
     _inputs.add_arguments(parser)
     _options.add_signatures_argument(parser)
 

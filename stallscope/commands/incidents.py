@@ -43,7 +43,6 @@ examples:
 """
 
 _EXPORT = "export"
-_MOST_NAMED = 5
 _MINUTE_NS = 60 * 10**9
 
 
@@ -215,17 +214,9 @@ def _pt_stalk(dest: Path) -> str:
 
 
 def _named(prefix: str, found: Listing) -> incidents.Row:
-    matches = [summary for summary in found.incidents if summary.id.startswith(prefix)]
-    exact = [summary for summary in matches if summary.id == prefix]
-    if len(exact or matches) == 1:
-        summary = (exact or matches)[0]
-        return incidents.Row(summary, found.path(summary))
-    shown = one_line(prefix, 80)
-    if not matches:
-        raise UsageError(f"no incident {shown} in {found.dest}; `stallscope incidents` lists them")
-    names = ", ".join(summary.id for summary in matches[:_MOST_NAMED])
-    more = ", ..." if len(matches) > _MOST_NAMED else ""
-    raise UsageError(f"{len(matches)} incidents begin with {shown}: {names}{more}")
+    by_id = {summary.id: summary for summary in found.incidents}
+    summary = by_id[_store.matching(prefix, sorted(by_id), found.dest)]
+    return incidents.Row(summary, found.path(summary))
 
 
 def _list(found: Listing, since_ns: int | None, args: argparse.Namespace) -> Exit:

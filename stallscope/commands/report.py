@@ -40,7 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "inputs",
         nargs="+",
         metavar="CAPTURE|INCIDENT",
-        help="captures, dumps or directories of them; or one incident, by directory or id",
+        help="captures, dumps or directories of them; or one incident, by directory, by id or"
+        " its beginning, or last",
     )
     parser.add_argument(
         "-o",
@@ -55,9 +56,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--compare",
         action="store_true",
         help="compare two captures, or two directories of captures",
-    )
-    parser.add_argument(
-        "--dest", type=Path, metavar="DIR", help="the store to look up an incident id in"
     )
     _inputs.add_arguments(parser)
     _options.add_signatures_argument(parser)

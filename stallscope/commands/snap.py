@@ -114,7 +114,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_burst_arguments(parser)
     save = parser.add_argument_group("file")
     save.add_argument(
-        "-o", "--output", type=Path, metavar="FILE", help="save the capture; .zst compresses it"
+        "-o",
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="save the capture; .zst compresses it; a file that exists is kept, and another name"
+        " is chosen",
     )
     save.add_argument("--force", action="store_true", help="replace FILE if it exists")
     sql = _sql.add_sql_arguments(parser)
@@ -158,7 +163,7 @@ def run(args: argparse.Namespace) -> Exit:
     _check(args)
     signatures = catalog.load(args.signatures)
     if args.output is not None:
-        atomicfile.check_can_create(args.output, force=args.force)
+        args.output = _output(args)
     capture = _capture(args)
     unsaved: str | None = None
     try:
@@ -174,6 +179,19 @@ def run(args: argparse.Namespace) -> Exit:
         stall=stall,
         fail_on_stall=args.fail_on_stall,
     )
+
+
+def _output(args: argparse.Namespace) -> Path:
+    """Return the file to write. One that exists is kept, and another name is chosen: what a server
+    shows now does not come back."""
+    wanted: Path = args.output
+    if args.force or not wanted.is_file():
+        atomicfile.check_can_create(wanted, force=args.force)
+        return wanted
+    found = atomicfile.free_name(wanted)
+    atomicfile.check_can_create(found, force=False)
+    print(f"stallscope: {wanted} exists: the capture goes to {found}", file=sys.stderr)
+    return found
 
 
 def _report(capture: Capture, args: argparse.Namespace, signatures: catalog.Catalog) -> bool:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -111,7 +112,6 @@ def asked(fake_probe: Path) -> list[str]:
 @pytest.mark.parametrize(
     "args",
     [
-        [],
         ["frobnicate"],
         ["--frobnicate"],
         ["snap"],
@@ -298,6 +298,32 @@ class TestAnalyze:
         assert cli("analyze", "--fail-on-stall", healthy).code == Exit.DONE
 
 
+def test_alone_it_shows_how_to_begin(cli: Cli) -> None:
+    done = cli()
+    assert done.code == Exit.DONE
+    examples = [line for line in done.out.splitlines() if line.startswith("  stallscope ")]
+    assert len(examples) == 3
+
+
+@pytest.mark.parametrize(
+    ("args", "meant"),
+    [
+        (["sanp"], "no command 'sanp': did you mean snap?"),
+        (["snap", "-p", "1", "--no-sqll"], "--no-sqll: did you mean --no-sql?"),
+        (["snap", "-p", "1", "--dedline=3"], "did you mean --deadline?"),
+    ],
+)
+def test_what_was_meant_is_said(cli: Cli, args: list[str], meant: str) -> None:
+    assert meant in cli.refused(*args).err
+
+
+def test_random_bytes_are_refused_at_their_beginning(cli: Cli, tmp_path: Path) -> None:
+    seed = random.randrange(1 << 32)
+    path = tmp_path / "rubbish"
+    path.write_bytes(random.Random(seed).randbytes(3 << 20))
+    assert "random, compressed or encrypted" in cli.refused("analyze", path).err, f"seed {seed}"
+
+
 class TestSnap:
     def test_by_pid(self, cli: Cli, fake_probe: Path, sleeper: int) -> None:
         result = cli("snap", "-p", str(sleeper), "--top", "10")
@@ -334,13 +360,18 @@ class TestSnap:
         again = json.loads(cli("analyze", "--json", path).out)
         assert {**again, "inputs": []} == first
 
-    def test_existing_file_is_refused_before_anything_is_done(
+    def test_a_capture_is_never_lost_to_a_file_that_exists(
         self, cli: Cli, fake_probe: Path, sleeper: int, tmp_path: Path
     ) -> None:
-        path = tmp_path / "a"
+        path = tmp_path / "a.jsonl.zst"
         path.write_text("precious")
-        assert "--force" in cli.refused("snap", "-p", str(sleeper), "-o", path).err
-        assert not (tmp_path / "asked").exists()
+        for number in (2, 3):
+            done = cli("snap", "-p", str(sleeper), "-o", path)
+            found = tmp_path / f"a.{number}.jsonl.zst"
+            assert done.code == Exit.DONE
+            assert f"{path} exists: the capture goes to {found}" in done.err
+            assert capturefile.read(found).backend == "bpf"
+        assert path.read_text() == "precious"
         assert cli("snap", "-p", str(sleeper), "-o", path, "--force").code == Exit.DONE
         assert capturefile.read(path).backend == "bpf"
 

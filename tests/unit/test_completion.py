@@ -99,6 +99,17 @@ def test_incidents_are_those_of_the_store(
     assert capsys.readouterr().out == f"{ID}\n"
 
 
+def test_servers_are_those_that_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from stallscope.collectors import processes
+    from stallscope.main import main
+
+    monkeypatch.setattr(processes, "databases", lambda: [(4711, "mysqld"), (12, "postgres")])
+    assert main(["completion", "servers"]) == 0
+    assert capsys.readouterr().out.split() == ["4711", "mysqld", "12", "postgres"]
+
+
 @pytest.mark.parametrize("shell", SHELLS)
 def test_the_shell_can_read_it(
     scripts: dict[str, Path], shell: str, request: pytest.FixtureRequest

@@ -166,7 +166,9 @@ def test_an_incident_by_its_id(cli: Run, incident: Path) -> None:
     code, out, err = cli(incident.name, "--dest", store, "--to", "folded")
     assert (code, err) == (Exit.DONE, "")
     assert "open_table;pthread_mutex_lock;__lll_lock_wait 5\n" in out
-    assert cli(incident.name[:-1], "--dest", store, "--to", "folded")[0] == Exit.USAGE
+    for short in (incident.name[:-1], incident.name[:13], "last"):
+        assert cli(short, "--dest", store, "--to", "folded")[1] == out
+    assert cli("20010101", "--dest", store, "--to", "folded")[0] == Exit.USAGE
 
 
 @pytest.mark.parametrize("form", ["csv", "parquet"])

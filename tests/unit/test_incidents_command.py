@@ -165,7 +165,7 @@ def test_choices(run: Run, store: Store) -> None:
         (["--retention-count", "1"], "--prune"),
         (["--prune", "--retention-count", "0"], "1 or larger"),
         (["--prune", "--retention-size", "1X"], "not a size"),
-        (["--prune", "--retention-time", "nan"], "number of days"),
+        (["--prune", "--retention-time", "nan"], "not days"),
         (["--prune", "2026"], "give no ID"),
     ],
 )
