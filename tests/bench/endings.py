@@ -24,6 +24,7 @@ __all__ = ["Ended", "measure", "sections"]
 LINES = 24
 COLUMNS = 80
 SECONDS = 1.5
+ENDS_WITHIN = 30.0
 FIXED = "-fixed"
 NONE = "no statement"
 
@@ -52,7 +53,9 @@ def sections(server: str, quick: bool, only: str | None) -> Iterator[Section]:
             raise BenchError(f"no stall {only}: see scripts/stall --help")
     elif quick:
         names = names[:3]
-    rows, goals, left_out = [], [], []
+    rows: list[Row] = []
+    goals: list[tuple[str, bool]] = []
+    left_out: list[str] = []
     for name in names:
         progress(f"endings: {name}")
         try:
@@ -70,7 +73,7 @@ def sections(server: str, quick: bool, only: str | None) -> Iterator[Section]:
         left_out=tuple(left_out),
         notes=(
             "seconds: from the command's start to its end; ended: within"
-            f" {PATIENCE:.0f} s another burst shows no stall of this name, or one of less than half"
+            f" {ENDS_WITHIN:.0f} s another burst shows no stall of this name, or one of less than half"
             " as many threads",
             f"{NONE}: the lines say that none is known that ends it, and what to do instead",
         ),
@@ -125,7 +128,7 @@ def _ends(pid: int, before: dict[str, Any]) -> bool:
     first = verdict_of(before)
     if first is None:
         return False
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + ENDS_WITHIN
     while time.monotonic() < deadline:
         now = verdict_of(json.loads(run(pid, "--json")))
         if now is None or now["signature"] != first["signature"]:

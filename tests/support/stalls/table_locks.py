@@ -35,7 +35,7 @@ TABLE_WAITS = ("Waiting for table level lock", "Table lock")
 USER_WAIT = "User lock"
 FLUSH_WAITS = ("Waiting for table flush", "Flushing tables")
 GET_LOCK = "SELECT GET_LOCK('job', 3600)"
-# What gets the lock uses it and lets it go, as a job does.
+# What gets the lock releases it soon, as a job does.
 SHORT_LOCK = "SELECT GET_LOCK('job', 3600) + RELEASE_LOCK('job')"
 SHORT_USE = ("SELECT GET_LOCK('job', 10)", UPDATE, "SELECT RELEASE_LOCK('job')")
 RUNNING = "SELECT state FROM information_schema.processlist WHERE id = %s"
