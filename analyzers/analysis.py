@@ -229,6 +229,8 @@ class Finding(msgspec.Struct, frozen=True):
     """How all captures of a burst show it; None: there is one capture."""
     pending: int | None = None
     """The waiter that the others queue behind, such as a DDL: index into Capture.threads."""
+    kept: bool = False
+    """What the others wait for is free once the blocker's connection, or its statement, ends."""
     cancels: bool = False
     """The others go on once the pending statement gives up."""
     impact: Impact = Impact()
@@ -256,6 +258,8 @@ class Ending(msgspec.Struct, frozen=True):
     """False: its connection is the likely holder."""
     in_shell: bool = False
     """It is a command for a shell on the server's host, not a statement."""
+    asks: bool = False
+    """It changes nothing: its answer is the statement that ends the stall."""
 
 
 class Analysis(msgspec.Struct, frozen=True):

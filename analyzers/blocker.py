@@ -24,8 +24,8 @@ wins."""
 
 ROUNDING_NS = 10**9
 """Servers count some of their times in seconds."""
-TRANSACTIONS = "transactions"
-"""The source of a blocker that the ages of the open transactions show."""
+AGES = "ages"
+"""The source of a blocker that the ages of transactions and statements show."""
 _DDL_TABLE = re.compile(
     r"\bTABLE\s+(?:IF\s+(?:NOT\s+)?EXISTS\s+)?(?:`?[\w$]+`?\s*\.\s*)?`?([\w$]+)`?", re.IGNORECASE
 )
@@ -144,19 +144,45 @@ def _last_idle(scene: Scene, signature: Signature, waiters: set[int]) -> Candida
     """Return the one idle connection, or the one in a transaction, where all others wait; of
     several in transactions the oldest that can have what the waiters wait for."""
     several = signature.min_waiters > 1  # then being left over says too little
-    if not signature.idle_holder or (several and not signature.in_transaction):
+    if not signature.idle_holder:
         return None
+    if several and not signature.in_transaction:
+        return _since_then(scene, signature, waiters)
     others = set(scene.active) - waiters - scene.own
     if any(scene.shape(index).session for index in others):
-        return _oldest(scene, signature, waiters)
+        return _nearest(scene, signature, waiters)
     idle = scene.idle_connections
     role = "is the only connection that does not wait, so it probably holds the lock"
     if signature.in_transaction and (several or scene.weight(idle) > 1):
         idle = tuple(index for index in idle if scene.capture.threads[index].transaction)
         role = "is the only idle connection in a transaction, so it probably holds the lock"
     if scene.weight(idle) != 1:
-        return _oldest(scene, signature, waiters)
+        return _nearest(scene, signature, waiters)
     return Candidate(idle[0], "frames", role, chains=False, certain=False)
+
+
+def _nearest(scene: Scene, signature: Signature, waiters: set[int]) -> Candidate | None:
+    if signature.in_transaction:
+        return _oldest(scene, signature, waiters)
+    return _since_then(scene, signature, waiters)
+
+
+def _since_then(scene: Scene, signature: Signature, waiters: set[int]) -> Candidate | None:
+    """Return the connection that did its last statement just before the first of the waits began:
+    what a session keeps, it took then. None where two are equally near."""
+    threads = scene.capture.threads
+    waited = max((threads[i].age_ns or 0 for i in waiters if not threads[i].rests), default=0)
+    if signature.kept != "session" or not waited:
+        return None
+    before = sorted(
+        (threads[index].age_ns or 0, index)
+        for index in scene.idle_connections
+        if threads[index].rests and (threads[index].age_ns or 0) >= waited
+    )
+    if not before or (len(before) > 1 and before[0][0] == before[1][0]):
+        return None
+    role = "has been idle since just before the first wait: it probably holds the lock"
+    return Candidate(before[0][1], AGES, role, chains=False, certain=False)
 
 
 def _oldest(scene: Scene, signature: Signature, waiters: set[int]) -> Candidate | None:
@@ -183,7 +209,7 @@ def _oldest(scene: Scene, signature: Signature, waiters: set[int]) -> Candidate 
         "is the oldest idle transaction, and began before the wait:"
         f" it probably holds the lock ({about})"
     )
-    return Candidate(best, TRANSACTIONS, role, chains=False, certain=False)
+    return Candidate(best, AGES, role, chains=False, certain=False)
 
 
 def _table(query: str | None) -> str | None:

@@ -109,6 +109,7 @@ class EndEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     server: str = ""
     since: str = ""
     before: str = ""
+    asks: bool = False
     stack: list[str] = []
 
 

@@ -34,6 +34,8 @@ def of(
     found = [*_by_statement(scene, finding, signature, server, version)]
     if server in (*_KILL_SERVERS, POSTGRES) and signature.kept is not None:
         found += _by_kill(scene, finding, signature, server)
+    # The server is asked only where nothing else is known.
+    found = [ending for ending in found if not ending.asks] or found[:1]
     return tuple(sorted(found, key=lambda ending: not ending.certain))
 
 
@@ -124,7 +126,9 @@ def _by_statement(
             involved.append(finding.blocker.thread)
         if patterns and not any(scene.shape(index).fits(patterns) for index in involved):
             continue
-        yield Ending(statement=entry.statement, effect=entry.effect)
+        yield Ending(
+            statement=" ".join(entry.statement.split()), effect=entry.effect, asks=entry.asks
+        )
 
 
 def _in_range(entry: EndEntry, version: str | None) -> bool:

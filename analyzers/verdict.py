@@ -72,6 +72,7 @@ def _finding(scene: Scene, cases: Mapping[str, Case], case: Case, fit: Fit) -> F
         victim_of=case.root,
         members=tuple(sorted(held_up)),
         pending=queued[0] if queued is not None else None,
+        kept=signature.kept is not None,
         cancels=queued is not None and queued[1].cancels,
     )
 

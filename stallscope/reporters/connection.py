@@ -8,8 +8,9 @@ import re
 from stallscope.analyzers.analysis import Analysis
 from stallscope.analyzers.names import bare
 from stallscope.model.capture import Thread
+from stallscope.reporters.counts import target_process
 
-__all__ = ["connection_query", "kill_query"]
+__all__ = ["connection_query", "kill_query", "learn_command"]
 
 _SESSION = frozenset({"handle_one_connection", "do_handle_one_connection", "handle_connection"})
 _MARIADB = "SELECT id, user, host, time, info FROM information_schema.processlist WHERE tid = {tid}"
@@ -40,6 +41,21 @@ def kill_query(analysis: Analysis, thread: Thread) -> str | None:
     if thread.connection is not None:
         return None
     return _for_server(analysis, thread, _MARIADB_KILL, _MYSQL_KILL)
+
+
+def learn_command(analysis: Analysis) -> str | None:
+    """Return the command that learns the connections of a live server which does not report its
+    threads (MySQL before 5.7); None for others."""
+    process = target_process(analysis)
+    if analysis.server != "mysql" or process is None or analysis.inputs:
+        return None
+    pid = analysis.capture.processes[process].pid
+    version = _version(analysis.version)
+    if not (pid and version) or version >= _MYSQL_SINCE:
+        return None
+    if any(thread.connection is not None for thread in analysis.capture.threads):
+        return None
+    return f"stallscope snap -p {pid} --calibrate"
 
 
 def _for_server(analysis: Analysis, thread: Thread, mariadb: str, mysql: str) -> str | None:

@@ -13,7 +13,7 @@ from stallscope.analyzers.waittree import Holder, Queue, forest
 from stallscope.base.text import clean, one_line
 from stallscope.model.capture import OF_TABLES, Thread
 from stallscope.reporters import facts
-from stallscope.reporters.connection import kill_query
+from stallscope.reporters.connection import kill_query, learn_command
 from stallscope.reporters.counts import thread_of
 from stallscope.reporters.lines import Line, short_name, threads_text, wrap
 from stallscope.reporters.sentence import Speaker
@@ -186,15 +186,24 @@ class _First:
     def _ends(self, finding: Finding) -> Iterator[Line]:
         endings = self.analysis.endings
         yield Line("")
-        if not endings:
-            ask = self._ask(finding)
-            if ask is None:
-                yield from self._wrap("No statement is known that ends it.", style="bold")
-                return
+        ask = self._ask(finding)
+        if ask is not None and (not endings or endings[0].asks):
+            yield from self._question("Its connection is not known. Ask for it", ask)
+            return
+        learn = learn_command(self.analysis)
+        if not endings and learn is not None and self._is_kept(finding):
             yield from self._wrap(
-                "Its connection is not known. Ask for it, then paste the answer:", style="bold"
+                "Its connection is not known: this release reports no threads. In a shell:",
+                style="bold",
             )
-            yield from self._wrap(ask, indent="  ", hang="    ", style="bold green")
+            yield from self._wrap(learn, indent="  ", hang="    ", style="bold green")
+            return
+        if not endings:
+            yield from self._wrap("No statement is known that ends it.", style="bold")
+            return
+        if endings[0].asks:
+            yield from self._question("Who holds it is not known. Ask", endings[0].statement)
+            yield from self._few(endings[0].effect, "      ", "      ", _ITEM_LINES)
             return
         each = "paste" if len(endings) == 1 else "paste one of these"
         where = "in a shell" if endings[0].in_shell else "in a client of this server"
@@ -206,6 +215,15 @@ class _First:
             yield from self._few(
                 effect_text(self.analysis, ending), "      ", "      ", _ITEM_LINES + 1
             )
+
+    def _is_kept(self, finding: Finding) -> bool:
+        """Return whether the end of a connection or of its statement ends the stall."""
+        blocker = finding.blocker
+        return finding.kept and blocker is not None and blocker.thread is not None
+
+    def _question(self, what: str, statement: str) -> Iterator[Line]:
+        yield from self._wrap(f"{what}, then paste the answer:", style="bold")
+        yield from self._wrap(statement, indent="  ", hang="    ", style="bold green")
 
     def _ask(self, finding: Finding) -> str | None:
         """Return the statement that makes the KILL, where only the thread is known."""

@@ -118,6 +118,7 @@ def _ending(analysis: Analysis, ending: Ending) -> dict[str, Any]:
         "connection": ending.connection,
         "certain": ending.certain,
         "in_shell": ending.in_shell,
+        "asks": ending.asks,
     }
 
 

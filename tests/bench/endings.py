@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import shlex
 import subprocess
@@ -40,6 +39,7 @@ class Ended:
     statement: str
     """Empty: the lines say that none is known."""
     likely: bool
+    asked: bool
     ended: bool
 
 
@@ -73,8 +73,9 @@ def sections(server: str, quick: bool, only: str | None) -> Iterator[Section]:
         left_out=tuple(left_out),
         notes=(
             "seconds: from the command's start to its end; ended: within"
-            f" {ENDS_WITHIN:.0f} s another burst shows no stall of this name, or one of less than half"
-            " as many threads",
+            f" {ENDS_WITHIN:.0f} s another burst shows no stall of this name, or one of less than"
+            " half as many threads",
+            "asked: the lines give a question, or a command, whose answer is the statement",
             f"{NONE}: the lines say that none is known that ends it, and what to do instead",
         ),
     )
@@ -86,11 +87,15 @@ def measure(name: str) -> Ended:
         begun = time.monotonic()
         printed = run(server.pid).splitlines()
         seconds = time.monotonic() - begun
-        said = _first_statement(printed)
+        statement, how = _first_statement(printed)
         before = snap(server.pid)
-        statement, in_shell = said
+        if how == "ask":
+            statement = _paste(server, statement).splitlines()[-1]
+        elif how == "learn":
+            again = run(server.pid, "--calibrate").splitlines()
+            statement, _ = _first_statement(again)
         if statement:
-            _paste(server, statement, in_shell=in_shell)
+            _paste(server, statement, in_shell=how == "shell")
         return Ended(
             server=server.name,
             seconds=seconds,
@@ -98,26 +103,45 @@ def measure(name: str) -> Ended:
             widest=max(map(len, printed)),
             statement=statement,
             likely=_is_likely(before, statement),
+            asked=how in ("ask", "learn"),
             ended=bool(statement) and _ends(server.pid, before),
         )
 
 
-def _first_statement(printed: list[str]) -> tuple[str, bool]:
-    """Return the first line below the one that says to paste it, and whether it is for a shell."""
-    for line, following in itertools.pairwise(printed):
-        if line.startswith("To end it, paste"):
-            return following.strip(), "in a shell" in line
-    return "", False
+def _first_statement(printed: list[str]) -> tuple[str, str]:
+    """Return the first statement or command, and what to do with it: paste it into a client or
+    into a ``shell``, ``ask`` with it, ``learn`` with it."""
+    kinds = {
+        "To end it, paste in a shell": "shell",
+        "To end it, paste one of these in a shell": "shell",
+        "To end it, paste": "client",
+        "Its connection is not known. Ask": "ask",
+        "Who holds it is not known. Ask": "ask",
+        "Its connection is not known: this": "learn",
+    }
+    for at, line in enumerate(printed):
+        how = next((kind for start, kind in kinds.items() if line.startswith(start)), None)
+        if how is None:
+            continue
+        lines = [printed[at + 1].strip()]
+        for more in printed[at + 2 :]:  # a long one goes on, further in than it began
+            if not more.startswith("    ") or more.startswith("      "):
+                break
+            lines.append(more.strip())
+        return " ".join(lines), how
+    return "", "none"
 
 
-def _paste(server: Any, statement: str, *, in_shell: bool) -> None:
-    """Do what a user does: give it to the client whose command the stall prints."""
+def _paste(server: Any, statement: str, *, in_shell: bool = False) -> str:
+    """Do what a user does: give it to the client whose command the stall prints; return what that
+    prints."""
     command = ["sh", "-c", statement] if in_shell else shlex.split(server.client_command())
     done = subprocess.run(
         command, input=statement, capture_output=True, text=True, timeout=PATIENCE, check=False
     )
     if done.returncode:
         raise BenchError(f"{statement}: {done.stderr.strip()}")
+    return done.stdout.strip()
 
 
 def _is_likely(analysis: dict[str, Any], statement: str) -> bool:
@@ -145,6 +169,7 @@ def _cells(found: Ended) -> dict[str, str]:
         "lines": str(found.lines),
         "statement": found.statement or NONE,
         "sure": "-" if not found.statement else "likely" if found.likely else "yes",
+        "asked": "yes" if found.asked else "no",
         "ended": "-" if not found.statement else "yes" if found.ended else "no",
     }
 
