@@ -113,6 +113,8 @@ def _alert() -> Alert:
             blocker="thread 1, connection 1, user test",
             statement="SELECT ?",
             remedy="nothing: this is a test",
+            ending="SELECT 'this is a test';",
+            effect="it changes nothing: this is a test",
         ),
     )
     return Alert(f"{host}/test-{now}", incident, host, "warning")

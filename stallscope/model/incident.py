@@ -74,6 +74,12 @@ class Verdict(msgspec.Struct, frozen=True):
     """What ends the stall: one line."""
     share: float = 0.0
     """Of the threads that have something to do: those that it holds up."""
+    ending: str | None = None
+    """The statement to paste that ends the stall: ``KILL 88;``; None: none is known."""
+    effect: str | None = None
+    """What that does, and to whom."""
+    lines: tuple[str, ...] = ()
+    """What ``snap`` prints of it; of all captures of an incident together."""
 
 
 class CaptureEntry(msgspec.Struct, frozen=True):

@@ -7,16 +7,20 @@ from typing import Literal
 
 import msgspec
 
-from stallscope.base.text import one_line
+from stallscope.base.text import clean, one_line
 from stallscope.model.incident import Incident
 from stallscope.notify.settings import Severity
 
-__all__ = ["SERVERS_OWN", "Alert", "Event", "facts", "severity", "summary", "title"]
+__all__ = ["SERVERS_OWN", "Alert", "Event", "body", "facts", "severity", "summary", "title"]
 
 Event = Literal["stall", "update", "end"]
 """``stall``: it began; ``update``: more is known, for destinations that keep the alert; ``end``: it
 is over."""
 
+_IN_LINES = frozenset(
+    ("stall", "to end it", "which", "blocker", "statement", "what to do", "waiting", "confidence")
+)
+"""Facts that the first lines have."""
 CRITICAL_SHARE = 0.5
 """Of the threads that have something to do."""
 SERVERS_OWN = ("no-answer",)
@@ -81,6 +85,8 @@ def facts(alert: Alert) -> list[tuple[str, str]]:
     found: list[tuple[str, str | None]] = [("stall", summary(alert))]
     if verdict is not None:
         found += [
+            ("to end it", verdict.ending),
+            ("which", verdict.effect),
             ("blocker", verdict.blocker),
             ("statement", verdict.statement),
             ("what to do", verdict.remedy),
@@ -99,6 +105,17 @@ def facts(alert: Alert) -> list[tuple[str, str]]:
     found.append(("incident", incident.id if alert.path is None else alert.path))
     found.append(("more", alert.link))
     return [(name, one_line(value, 600)) for name, value in found if value]
+
+
+def body(alert: Alert) -> list[str]:
+    """Return the message as lines: what ``snap`` prints of the stall, then the other facts."""
+    verdict = alert.incident.verdict
+    shown = [] if verdict is None or alert.over else [clean(line) for line in verdict.lines]
+    known = facts(alert)
+    if shown:
+        known = [(name, text) for name, text in known if name not in _IN_LINES]
+        shown.append("")
+    return [*shown, *(f"{name}: {text}" for name, text in known)]
 
 
 def _threads(count: int) -> str:

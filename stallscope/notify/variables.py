@@ -42,6 +42,9 @@ def of_incident(event: str, incident: Incident | None, folder: Path | None) -> d
         "TITLE": verdict.title if verdict else "",
         "CONFIDENCE": f"{verdict.confidence:.2f}" if verdict else "",
         "BLOCKER": (verdict.blocker or "") if verdict else "",
+        "ENDING": (verdict.ending or "") if verdict else "",
+        "EFFECT": (verdict.effect or "") if verdict else "",
+        "LINES": "\n".join(verdict.lines) if verdict else "",
         "STATEMENT": (verdict.statement or "") if verdict else "",
     }
     return {f"STALLSCOPE_{name}": value.replace("\0", "") for name, value in found.items()}

@@ -20,8 +20,9 @@ from stallscope.reporters.sentence import Speaker
 from stallscope.reporters.sessions import frequent_statements, has_ended, statement, who
 from stallscope.reporters.units import duration
 
-__all__ = ["LINES", "age_text", "brief", "effect_text", "headline", "render"]
+__all__ = ["COLUMNS", "LINES", "age_text", "brief", "effect_text", "headline", "render"]
 
+COLUMNS = 80
 LINES = 24
 """The most lines: those of the smallest terminal."""
 RIVAL = 0.15

@@ -18,7 +18,7 @@ from stallscope.model.samples import Sample
 from stallscope.model.waitlines import ThreadSample
 from stallscope.reporters import samplelines, threads, units
 from stallscope.reporters.lines import Line, threads_text, wrap
-from stallscope.store import StoredIncident, Summary
+from stallscope.store import StoredIncident, Summary, layout
 from stallscope.store.records import encode
 
 __all__ = ["SCHEMA", "Row", "dumps", "list_lines", "whole", "whole_dumps"]
@@ -85,6 +85,8 @@ def _object(row: Row) -> dict[str, Any]:
         "title": None if verdict is None else verdict.title,
         "threads": None if verdict is None else verdict.threads,
         "blocker": None if verdict is None else verdict.blocker,
+        "ending": None if verdict is None else verdict.ending,
+        "effect": None if verdict is None else verdict.effect,
         "bytes": summary.bytes,
         "path": row.path,
     }
@@ -169,6 +171,7 @@ def whole(
         samplelines.lines(samples, incident.start_ns, incident.end_ns, width, blocks=blocks),
     )
     yield from _section("What threads did in the minute before", _before(before, width))
+    yield from _section("Texts of the server", _texts(stored, width))
     yield from _section("Notes", _notes((*incident.notes, *stored.notes), width))
 
 
@@ -218,12 +221,22 @@ def _verdict(incident: Incident, width: int) -> Iterator[Line]:
         yield from wrap(text, width, style="bold")
         return
     yield from wrap(f"Verdict: {_short(verdict)}", width, style="bold red")
+    if verdict.lines:
+        for number, text in enumerate(verdict.lines):
+            yield Line(clean(text)[:width], "" if number else "bold")
+        return
     text = verdict.title
     if verdict.threads:
         text += f"; {threads_text(verdict.threads)}"
     yield from wrap(text, width, indent="  ")
     if verdict.blocker:
         yield from wrap(f"blocked by {verdict.blocker}", width, indent="  ", hang="    ")
+    if verdict.ending:
+        yield from wrap(f"to end it: {verdict.ending}", width, indent="  ", hang="    ")
+    if verdict.effect:
+        yield from wrap(verdict.effect, width, indent="    ")
+    if verdict.remedy:
+        yield from wrap(f"what to do: {verdict.remedy}", width, indent="  ", hang="    ")
 
 
 def _timeline(incident: Incident, entries: Sequence[CaptureEntry], width: int) -> Iterator[Line]:
@@ -261,6 +274,12 @@ def _capture(entry: CaptureEntry, reported: set[str]) -> str:
         text += "" if entry.sessions in reported else f": {entry.sessions}"
         reported.add(entry.sessions)
     return text
+
+
+def _texts(stored: StoredIncident, width: int) -> Iterator[Line]:
+    names = ", ".join(f"{layout.TEXTS}/{name}.txt" for name in stored.texts())
+    if names:
+        yield from wrap(names, width, indent="  ")
 
 
 def _notes(notes: Sequence[Note], width: int) -> Iterator[Line]:

@@ -141,8 +141,11 @@ def _stamp(status: os.stat_result) -> tuple[int, int, int, int]:
 
 
 def _summary(incident: Incident, stamp: tuple[int, int, int, int], size: int) -> Summary:
+    outline = {name: getattr(incident, name) for name in Outline.__struct_fields__}
+    if incident.verdict is not None:  # a list has no room for them
+        outline["verdict"] = msgspec.structs.replace(incident.verdict, lines=())
     return Summary(
-        **{name: getattr(incident, name) for name in Outline.__struct_fields__},
+        **outline,
         stamp=stamp,
         trigger=incident.triggers[0].trigger if incident.triggers else None,
         triggers=len(incident.triggers),

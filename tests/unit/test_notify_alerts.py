@@ -10,7 +10,7 @@ import pytest
 
 from stallscope.model.capture import Note
 from stallscope.model.incident import Incident, Verdict
-from stallscope.notify.alert import Alert, facts, severity, title
+from stallscope.notify.alert import Alert, body, facts, severity, title
 from stallscope.notify.alerts import CALM_NS, Alerts, Rules
 from stallscope.notify.delivery import Delivery
 from stallscope.notify.outbox import Outbox
@@ -184,3 +184,19 @@ def test_words() -> None:
     unknown = Alert("k", UNKNOWN, "db1", "warning")
     assert title(unknown) == "mariadbd on db1: threads"
     assert dict(facts(unknown))["verdict"] == "not yet known"
+
+
+def test_the_first_lines_head_the_message() -> None:
+    lines = ("mariadbd: a stall for 246 s: 20 of 24 threads wait.", "  KILL 88;", "\x1b[31m")
+    verdict = msgspec.structs.replace(
+        INCIDENT.verdict, lines=lines, ending="KILL 88;", effect="app: its connection ends"
+    )
+    known = msgspec.structs.replace(INCIDENT, verdict=verdict)
+    made = msgspec.structs.replace(alert(), incident=known)
+    found = body(made)
+    assert found[:2] == list(lines[:2])
+    assert "\x1b" not in "".join(found)
+    assert not any(line.startswith(("stall:", "blocker:")) for line in found), "twice"
+    assert any(line.startswith("trigger:") for line in found)
+    assert dict(facts(made))["to end it"] == "KILL 88;"
+    assert not set(lines) & set(body(msgspec.structs.replace(made, over=True)))

@@ -186,7 +186,9 @@ def full_incident() -> Incident:
         id=incident(1).id,
         start_ns=START_NS,
         target=TargetEntry(4711, "mariadbd", 5, "/x", "mariadb", "10.11", "h"),
-        verdict=Verdict("s", "t", 0.5, 3, "b", remedy="r", statement="s"),
+        verdict=Verdict(
+            "s", "t", 0.5, 3, "b", remedy="r", statement="s", ending="e", effect="e", lines=("l",)
+        ),
         origin=Origin("h", "b", 1),
         triggers=(Fired("t", "w", START_NS, 1.0, 2.0, Trigger("r", "k", "n")),),
         notes=(Note("c", "m"),),

@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
+
 from stallscope.agent.verdict_process import VerdictAnswer, VerdictRequest
 from stallscope.analyzers import catalog, engine
 from stallscope.analyzers.analysis import Analysis, Blocker
@@ -15,6 +17,7 @@ from stallscope.model import capturefile, sessionsfile
 from stallscope.model.capture import Capture
 from stallscope.model.incident import Verdict
 from stallscope.model.sessions import Sessions, annotate, redact
+from stallscope.reporters import firstlines
 from stallscope.reporters.sentence import Speaker
 from stallscope.reporters.sessions import session, statement
 from stallscope.server.statements import normalize
@@ -56,7 +59,12 @@ def name_together(captures: Sequence[Capture], signatures: catalog.Catalog) -> V
     """Return the verdict of all captures of one incident."""
     if not captures:
         return None
-    return verdict_of(engine.analyze_together(captures, signatures))
+    analysis = engine.analyze_together(captures, signatures)
+    verdict = verdict_of(analysis)
+    if verdict is None:
+        return None
+    lines = tuple(line.text for line in firstlines.render(analysis, firstlines.COLUMNS))
+    return msgspec.structs.replace(verdict, lines=lines)
 
 
 def _failed(request: VerdictRequest, error: Exception) -> VerdictAnswer:
@@ -88,6 +96,7 @@ def verdict_of(analysis: Analysis) -> Verdict | None:
     if not analysis.findings:
         return None
     finding = analysis.findings[0]
+    ending = analysis.endings[0] if analysis.endings else None
     blocker = None if finding.blocker is None else _who(analysis, finding.blocker)
     return Verdict(
         signature=finding.signature,
@@ -98,6 +107,10 @@ def verdict_of(analysis: Analysis) -> Verdict | None:
         statement=_statement(analysis, finding.blocker),
         remedy=one_line(finding.remedies[0], 300) if finding.remedies else None,
         share=round(finding.impact.share, 3),
+        ending=one_line(ending.statement, 500) if ending is not None else None,
+        effect=one_line(firstlines.effect_text(analysis, ending), 300)
+        if ending is not None
+        else None,
     )
 
 

@@ -14,7 +14,7 @@ import re
 import msgspec
 
 from stallscope.notify import http
-from stallscope.notify.alert import Alert, Event, facts, title
+from stallscope.notify.alert import Alert, Event, body, facts, title
 from stallscope.notify.destinations.base import Base
 from stallscope.notify.settings import AlertmanagerSettings, secret
 
@@ -40,7 +40,7 @@ class Alertmanager(Base[AlertmanagerSettings]):
             "labels": {**labels(alert), **self.settings.labels},
             "annotations": {
                 "summary": title(alert),
-                "description": "\n".join(f"{name}: {text}" for name, text in facts(alert)),
+                "description": "\n".join(body(alert)),
                 **{_label(name): text for name, text in facts(alert)},
             },
         }
@@ -50,8 +50,8 @@ class Alertmanager(Base[AlertmanagerSettings]):
             now = datetime.datetime.now(datetime.UTC)
             end = now + datetime.timedelta(seconds=self._ahead)
             value["endsAt"] = end.isoformat()
-        body = msgspec.json.encode([value])
-        answer = http.post_json(self._url, body, self.settings.deadline, self._headers)
+        data = msgspec.json.encode([value])
+        answer = http.post_json(self._url, data, self.settings.deadline, self._headers)
         self._ahead = answer.ahead_seconds
 
 

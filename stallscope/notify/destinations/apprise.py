@@ -7,7 +7,7 @@ from typing import Any
 
 from stallscope.base import extras
 from stallscope.base.errors import UsageError
-from stallscope.notify.alert import Alert, Event, facts, title
+from stallscope.notify.alert import Alert, Event, body, title
 from stallscope.notify.destinations.base import Base
 from stallscope.notify.receiver import SendError
 from stallscope.notify.settings import AppriseSettings, secret
@@ -28,8 +28,8 @@ class AppriseService(Base[AppriseSettings]):
     def send(self, event: Event, alert: Alert) -> None:
         """Send a message."""
         over = event == "end"
-        body = "\n".join(f"{name}: {text}" for name, text in facts(alert))
+        text = "\n".join(body(alert))
         kind = "success" if over else "failure" if alert.severity == "critical" else "warning"
         head = ("over: " if over else "") + title(alert)
-        if not self._service.notify(title=head, body=body, notify_type=kind):
+        if not self._service.notify(title=head, body=text, notify_type=kind):
             raise SendError("Apprise could not deliver it")

@@ -11,7 +11,7 @@ import smtplib
 import ssl
 
 from stallscope.base.text import without_surrogates
-from stallscope.notify.alert import Alert, Event, facts, title
+from stallscope.notify.alert import Alert, Event, body, title
 from stallscope.notify.destinations.base import Base
 from stallscope.notify.receiver import SendError
 from stallscope.notify.settings import MailSettings, secret
@@ -81,6 +81,5 @@ class Mail(Base[MailSettings]):
             message["In-Reply-To"] = message["References"] = first.format("stall")
         message["Auto-Submitted"] = "auto-generated"
         message["X-Priority"] = "1" if alert.severity == "critical" and not over else "3"
-        lines = [f"{name}: {text}" for name, text in facts(alert)]
-        message.set_content(without_surrogates("\n".join([title(alert), "", *lines, ""])))
+        message.set_content(without_surrogates("\n".join([title(alert), "", *body(alert), ""])))
         return message

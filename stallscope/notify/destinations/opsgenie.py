@@ -8,7 +8,7 @@ import urllib.parse
 import msgspec
 
 from stallscope.notify import http
-from stallscope.notify.alert import Alert, Event, facts, title
+from stallscope.notify.alert import Alert, Event, body, facts, title
 from stallscope.notify.destinations.base import Base
 from stallscope.notify.settings import OpsgenieSettings, secret
 
@@ -38,7 +38,7 @@ class Opsgenie(Base[OpsgenieSettings]):
             value |= {
                 "message": title(alert)[:_LONGEST_MESSAGE],
                 "alias": alias,
-                "description": "\n".join(f"{name}: {text}" for name, text in found),
+                "description": "\n".join(body(alert)),
                 "details": dict(found),
                 "entity": alert.incident.target.name,
                 "priority": _PRIORITIES[alert.severity],

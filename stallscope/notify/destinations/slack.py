@@ -30,18 +30,21 @@ class Slack(Base[SlackSettings]):
         for name, text in facts(alert):
             if name == "more":
                 lines.append(f"<{alert.link}|the incident>")
-            elif name in ("statement", "incident"):
+            elif name in ("statement", "incident", "to end it"):
                 lines.append(f"*{name}*: `{_escaped(text.replace('`', chr(39)))}`")
             else:
                 lines.append(f"*{name}*: {_escaped(text)}")
         text = "\n".join(lines)[:_LONGEST_SECTION]
-        value = {
-            "text": head,
-            "blocks": [
-                {"type": "section", "text": {"type": "mrkdwn", "text": f"*{head}*"}},
-                {"type": "section", "text": {"type": "mrkdwn", "text": text}},
-            ],
-        }
+        blocks = [
+            {"type": "section", "text": {"type": "mrkdwn", "text": f"*{head}*"}},
+            {"type": "section", "text": {"type": "mrkdwn", "text": text}},
+        ]
+        verdict = alert.incident.verdict
+        if verdict is not None and verdict.lines and not over:
+            shown = _escaped("\n".join(verdict.lines).replace("```", "` ` `"))
+            fenced = f"```\n{shown[: _LONGEST_SECTION - 10]}\n```"
+            blocks.append({"type": "section", "text": {"type": "mrkdwn", "text": fenced}})
+        value = {"text": head, "blocks": blocks}
         http.post_json(self._url, msgspec.json.encode(value), self.settings.deadline)
 
 

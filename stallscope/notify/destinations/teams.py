@@ -23,29 +23,39 @@ class Teams(Base[TeamsSettings]):
     def send(self, event: Event, alert: Alert) -> None:
         """Post a card."""
         over = event == "end"
+        body: list[dict[str, object]] = [
+            {
+                "type": "TextBlock",
+                "text": _plain(("over: " if over else "") + title(alert)),
+                "weight": "bolder",
+                "size": "medium",
+                "wrap": True,
+                "color": "good" if over else _COLORS[alert.severity],
+            },
+            {
+                "type": "FactSet",
+                "facts": [
+                    {"title": name, "value": _plain(text)}
+                    for name, text in facts(alert)
+                    if name != "more"
+                ],
+            },
+        ]
         card: dict[str, object] = {
             "$schema": "http://adaptivecards.io/schemas/adaptive-card.json",
             "type": "AdaptiveCard",
             "version": "1.4",
-            "body": [
-                {
-                    "type": "TextBlock",
-                    "text": _plain(("over: " if over else "") + title(alert)),
-                    "weight": "bolder",
-                    "size": "medium",
-                    "wrap": True,
-                    "color": "good" if over else _COLORS[alert.severity],
-                },
-                {
-                    "type": "FactSet",
-                    "facts": [
-                        {"title": name, "value": _plain(text)}
-                        for name, text in facts(alert)
-                        if name != "more"
-                    ],
-                },
-            ],
+            "body": body,
         }
+        verdict = alert.incident.verdict
+        if verdict is not None and verdict.lines and not over:
+            shown = {
+                "type": "TextBlock",
+                "text": "\n\n".join(_plain(line) or " " for line in verdict.lines),
+                "fontType": "monospace",
+                "wrap": True,
+            }
+            card["body"] = [*body, shown]
         if alert.link is not None:
             action = {"type": "Action.OpenUrl", "title": "the incident", "url": alert.link}
             card["actions"] = [action]
