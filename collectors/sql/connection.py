@@ -15,6 +15,7 @@ answer has come.
 from __future__ import annotations
 
 import contextlib
+import math
 import socket
 import threading
 import time
@@ -216,6 +217,13 @@ class Connection:
         session = self._worker.session
         return None if session is None else session.facts
 
+    def begin(self) -> None:
+        """Start to connect, and do not wait for it: the first question does."""
+        with self._condition:
+            if not self._closed and self._worker.question is None and self.facts is None:
+                self._worker.start(_Question(lambda session: session.facts, math.inf, ""))
+                self._condition.notify_all()
+
     def open(self, seconds: float) -> ServerFacts:
         """Connect now, where there is no connection. Raises: SqlError."""
         return self.ask(lambda session: session.facts, seconds)
@@ -290,6 +298,9 @@ class Connection:
             lambda: self._worker.question is None or self._worker.is_late or self._closed,
             question.deadline - time.monotonic(),
         ):
+            before = self._worker.question
+            if before is not None and self._worker.session is None:
+                raise self._late(before)
             raise LateError(f"the connection to {self.login.where} was busy with another query")
         if self._closed:
             raise ConnectError("the connection was closed")

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from contextlib import closing
+import time
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,7 @@ from stallscope.collectors.calibration import layouts
 from stallscope.commands import _calibration, _common, _options, _rings, _save, _sql
 from stallscope.model import capturefile
 from stallscope.model.capture import SESSIONS, Capture, Note
-from stallscope.model.sessions import annotate, from_memory, redact
+from stallscope.model.sessions import Sessions, annotate, from_memory, redact
 from stallscope.reporters import progress
 from stallscope.server.families import family
 from stallscope.server.statements import normalize
@@ -34,6 +35,8 @@ CAPTURES = 20
 INTERVAL_MS = 30
 SECONDS = 10.0
 """The time limit, without the burst."""
+LEAST_LOGIN = 0.3
+"""Of the time limit of SQL: it is left after the burst for a login that has not succeeded."""
 MAX_CAPTURES = 10_000
 """As the probe limits it."""
 
@@ -164,16 +167,17 @@ def run(args: argparse.Namespace) -> Exit:
     signatures = catalog.load(args.signatures)
     if args.output is not None:
         args.output = _output(args)
-    capture = _capture(args)
     unsaved: str | None = None
-    try:
-        stall = _report(capture, args, signatures)
-    finally:  # the report comes first: the disk may be the cause of the stall
-        if args.output is not None:
-            data = capturefile.encode(capture, args.output)
-            unsaved = _save.save(args.output, data, force=args.force)
-            if unsaved is not None:
-                print(f"stallscope: {one_line(unsaved, 2000)}", file=sys.stderr)
+    with ExitStack() as at_end:
+        capture = _capture(args, at_end)
+        try:
+            stall = _report(capture, args, signatures)
+        finally:  # the report comes first: the disk may be the cause of the stall
+            if args.output is not None:
+                data = capturefile.encode(capture, args.output)
+                unsaved = _save.save(args.output, data, force=args.force)
+                if unsaved is not None:
+                    print(f"stallscope: {one_line(unsaved, 2000)}", file=sys.stderr)
     return _common.exit_code(
         partial=capture.partial or unsaved is not None,
         stall=stall,
@@ -249,7 +253,9 @@ def _deadline(args: argparse.Namespace) -> float:
     return SECONDS + length
 
 
-def _capture(args: argparse.Namespace) -> Capture:
+def _capture(args: argparse.Namespace, at_end: ExitStack) -> Capture:
+    """Take the captures. ``at_end`` closes the connection, after the report: a server that does not
+    answer keeps nobody waiting for what is known."""
     options = snapshot.Options(
         backend=_rings.backend(args),
         allow_stop=args.allow_stop,
@@ -279,8 +285,9 @@ def _capture(args: argparse.Namespace) -> Capture:
         if layout.note is not None:
             notes = (*notes, layout.note)
         options = msgspec.structs.replace(options, layout=layout.text)
+        sql = None if login is None else _Sql(login, args.sql_deadline, at_end)
         taken = snapshot.take(pids, servers, options)
-        return _with_sessions(taken, login, notes, args.sql_deadline)
+        return _with_sessions(taken, sql, notes)
 
 
 def _login(
@@ -299,20 +306,36 @@ def _login(
         return None, (str(error),)  # errors of default option files: take the capture without SQL
 
 
-def _with_sessions(
-    taken: snapshot.Taken, login: Login | None, notes: tuple[str, ...], seconds: float
-) -> Capture:
+class _Sql:
+    """A connection that logs in while the captures are taken, and is asked after them."""
+
+    def __init__(self, login: Login, seconds: float, at_end: ExitStack) -> None:
+        from stallscope.collectors.sql.connection import Connection
+
+        self._seconds = seconds
+        self._begun = time.monotonic()
+        self._connection = at_end.enter_context(closing(Connection(login)))
+        self._connection.begin()
+
+    def sessions(self) -> Sessions:
+        """Return all connections and lock waits, or why they are not known."""
+        from stallscope.collectors.sql.sessions import fetch
+
+        seconds = self._seconds
+        if self._connection.facts is None:  # the time of the burst was enough to log in
+            spent = time.monotonic() - self._begun
+            seconds = max(seconds - spent, LEAST_LOGIN * seconds)
+        return fetch(self._connection, seconds)
+
+
+def _with_sessions(taken: snapshot.Taken, sql: _Sql | None, notes: tuple[str, ...]) -> Capture:
     """Query the sessions after the stacks were captured; what SQL does not say is from the server's
     memory."""
     capture = taken.capture
     sessions = from_memory(taken.memory, None)
-    if login is not None:
-        from stallscope.collectors.sql.connection import Connection
-        from stallscope.collectors.sql.sessions import fetch
-
-        with closing(Connection(login)) as connection:
-            sessions = msgspec.structs.replace(fetch(connection, seconds), memory=taken.memory)
-    if login is not None or taken.memory:
+    if sql is not None:
+        sessions = msgspec.structs.replace(sql.sessions(), memory=taken.memory)
+    if sql is not None or taken.memory:
         capture = annotate(capture, redact(sessions, normalize))
     more = tuple(Note(SESSIONS, note) for note in notes)
     return msgspec.structs.replace(capture, notes=capture.notes + more)

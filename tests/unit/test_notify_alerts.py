@@ -188,6 +188,7 @@ def test_words() -> None:
 
 def test_the_first_lines_head_the_message() -> None:
     lines = ("mariadbd: a stall for 246 s: 20 of 24 threads wait.", "  KILL 88;", "\x1b[31m")
+    assert INCIDENT.verdict is not None
     verdict = msgspec.structs.replace(
         INCIDENT.verdict, lines=lines, ending="KILL 88;", effect="app: its connection ends"
     )
