@@ -217,12 +217,18 @@ class Connection:
         session = self._worker.session
         return None if session is None else session.facts
 
-    def begin(self) -> None:
-        """Start to connect, and do not wait for it: the first question does."""
+    def begin(self, ask: Callable[[SqlSession], object]) -> None:
+        """Connect, ask, and drop the answer, without waiting for it: the next question does. So it
+        is known by then whether the server answers."""
         with self._condition:
-            if not self._closed and self._worker.question is None and self.facts is None:
-                self._worker.start(_Question(lambda session: session.facts, math.inf, ""))
+            if not self._closed and self._worker.question is None:
+                self._worker.start(_Question(ask, math.inf, ""))
                 self._condition.notify_all()
+
+    @property
+    def is_busy(self) -> bool:
+        """Return whether an answer is still to come."""
+        return self._worker.question is not None
 
     def open(self, seconds: float) -> ServerFacts:
         """Connect now, where there is no connection. Raises: SqlError."""
@@ -299,7 +305,7 @@ class Connection:
             question.deadline - time.monotonic(),
         ):
             before = self._worker.question
-            if before is not None and self._worker.session is None:
+            if before is not None and before.deadline == math.inf:
                 raise self._late(before)
             raise LateError(f"the connection to {self.login.where} was busy with another query")
         if self._closed:

@@ -36,7 +36,7 @@ INTERVAL_MS = 30
 SECONDS = 10.0
 """The time limit, without the burst."""
 LEAST_LOGIN = 0.3
-"""Of the time limit of SQL: it is left after the burst for a login that has not succeeded."""
+"""Of the time limit of SQL: it is left after the burst for a server that has not answered yet."""
 MAX_CAPTURES = 10_000
 """As the probe limits it."""
 
@@ -307,22 +307,24 @@ def _login(
 
 
 class _Sql:
-    """A connection that logs in while the captures are taken, and is asked after them."""
+    """A connection that logs in while the captures are taken, and is asked after them. A first
+    question meanwhile shows whether the server answers at all."""
 
     def __init__(self, login: Login, seconds: float, at_end: ExitStack) -> None:
         from stallscope.collectors.sql.connection import Connection
+        from stallscope.collectors.sql.perf_threads import read_sessions
 
         self._seconds = seconds
         self._begun = time.monotonic()
         self._connection = at_end.enter_context(closing(Connection(login)))
-        self._connection.begin()
+        self._connection.begin(read_sessions)
 
     def sessions(self) -> Sessions:
         """Return all connections and lock waits, or why they are not known."""
         from stallscope.collectors.sql.sessions import fetch
 
         seconds = self._seconds
-        if self._connection.facts is None:  # the time of the burst was enough to log in
+        if self._connection.is_busy:  # the time of the burst was enough for an answer
             spent = time.monotonic() - self._begun
             seconds = max(seconds - spent, LEAST_LOGIN * seconds)
         return fetch(self._connection, seconds)

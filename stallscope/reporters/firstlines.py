@@ -192,10 +192,10 @@ class _First:
             yield from self._question("Its connection is not known. Ask for it", ask)
             return
         learn = learn_command(self.analysis)
-        if not endings and learn is not None and self._is_kept(finding):
+        if not endings and learn is not None and finding.kept:
+            what = "Its connection" if finding.blocker is not None else "Who holds it"
             yield from self._wrap(
-                "Its connection is not known: this release reports no threads. In a shell:",
-                style="bold",
+                f"{what} is not known: this release reports no threads. In a shell:", style="bold"
             )
             yield from self._wrap(learn, indent="  ", hang="    ", style="bold green")
             return
@@ -216,11 +216,6 @@ class _First:
             yield from self._few(
                 effect_text(self.analysis, ending), "      ", "      ", _ITEM_LINES + 1
             )
-
-    def _is_kept(self, finding: Finding) -> bool:
-        """Return whether the end of a connection or of its statement ends the stall."""
-        blocker = finding.blocker
-        return finding.kept and blocker is not None and blocker.thread is not None
 
     def _question(self, what: str, statement: str) -> Iterator[Line]:
         yield from self._wrap(f"{what}, then paste the answer:", style="bold")

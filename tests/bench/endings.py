@@ -118,6 +118,7 @@ def _first_statement(printed: list[str]) -> tuple[str, str]:
         "Its connection is not known. Ask": "ask",
         "Who holds it is not known. Ask": "ask",
         "Its connection is not known: this": "learn",
+        "Who holds it is not known: this": "learn",
     }
     for at, line in enumerate(printed):
         how = next((kind for start, kind in kinds.items() if line.startswith(start)), None)
