@@ -229,6 +229,8 @@ class Finding(msgspec.Struct, frozen=True):
     """How all captures of a burst show it; None: there is one capture."""
     pending: int | None = None
     """The waiter that the others queue behind, such as a DDL: index into Capture.threads."""
+    whole: bool = False
+    """The whole process is in this state, with all of its threads."""
     kept: bool = False
     """What the others wait for is free once the blocker's connection, or its statement, ends."""
     cancels: bool = False

@@ -52,6 +52,10 @@ class Case(msgspec.Struct):
     against: tuple[str, ...] = ()
     closed: bool = False
     """A ring: its blocker is one of those that it holds up."""
+    sure: bool = False
+    """The kernel says so: no sign can speak against it."""
+    whole: bool = False
+    """The whole process is in this state: what else its threads show is a side effect."""
     unnamed: bool = False
     """No signature and no generic one has a name for it."""
 

@@ -110,6 +110,7 @@ class EndEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     since: str = ""
     before: str = ""
     asks: bool = False
+    shell: bool = False
     stack: list[str] = []
 
 

@@ -126,9 +126,13 @@ def _by_statement(
             involved.append(finding.blocker.thread)
         if patterns and not any(scene.shape(index).fits(patterns) for index in involved):
             continue
-        yield Ending(
-            statement=" ".join(entry.statement.split()), effect=entry.effect, asks=entry.asks
-        )
+        statement = " ".join(entry.statement.split())
+        if entry.shell:
+            pid = scene.capture.processes[0].pid if scene.capture.processes else 0
+            if not pid:
+                continue
+            statement = statement.replace("{pid}", str(pid))
+        yield Ending(statement, entry.effect, asks=entry.asks, in_shell=entry.shell)
 
 
 def _in_range(entry: EndEntry, version: str | None) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from stallscope.analyzers import blame, evidence, generic, naming
+from stallscope.analyzers import blame, conditions, evidence, generic, naming
 from stallscope.analyzers.analysis import Finding, Link, Signs
 from stallscope.analyzers.blame import Case
 from stallscope.analyzers.blocker import pending
@@ -26,6 +26,9 @@ LAST = 1_000
 
 def findings(scene: Scene, fit: Fit) -> list[Finding]:
     """Return a finding for each case, in no particular order."""
+    whole = conditions.case(scene)
+    if whole is not None:
+        return [_finding(scene, {whole.signature.id: whole}, whole, fit)]
     cases = blame.named(scene)
     for case in generic.cases(scene, list(cases.values())):
         cases.setdefault(case.signature.id, case)
@@ -56,7 +59,8 @@ def _finding(scene: Scene, cases: Mapping[str, Case], case: Case, fit: Fit) -> F
     return Finding(
         signature=None if case.unnamed else signature.id,
         title=case.title or signature.title,
-        confidence=_confidence(signs, fit, named=not case.unnamed),
+        confidence=fit.most if case.sure else _confidence(signs, fit, named=not case.unnamed),
+        whole=case.whole,
         impact=impact,
         signs=signs,
         threads=count,
@@ -85,6 +89,8 @@ def _confidence(signs: Signs, fit: Fit, *, named: bool) -> float:
 
 def named_again(finding: Finding, fit: Fit) -> Finding:
     """Return a finding of one capture with the confidence of another fit."""
+    if finding.whole:
+        return finding
     confidence = _confidence(finding.signs, fit, named=finding.signature is not None)
     return msgspec.structs.replace(finding, confidence=confidence)
 

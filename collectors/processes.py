@@ -32,6 +32,7 @@ __all__ = [
     "described",
     "find_server",
     "hide_passwords",
+    "is_frozen",
     "listens",
     "read",
     "resolve",
@@ -42,6 +43,8 @@ __all__ = [
 PROC = Path("/proc")
 MAX_PROCESSES = 1024
 """The most processes of one server in one capture; a note says that the rest was skipped."""
+CGROUPS = (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/unified"))
+"""Where version 2 is mounted: alone, or beside version 1."""
 LIST_LENGTH = 1500
 """Characters for the names of servers in a message, which is cut at 2000."""
 
@@ -369,6 +372,18 @@ def described(pid: int, threads_lost: int = 0) -> Process:
         cmdline=hide_passwords(info.argv),
         threads_lost=threads_lost,
     )
+
+
+def is_frozen(pid: int, proc: Path = PROC, roots: Sequence[Path] = CGROUPS) -> bool:
+    """Return whether the process's control group of version 2 is frozen, or one above it: its
+    threads then sleep in the state of those that wait for work."""
+    group = next(
+        (line[3:] for line in _read(proc / str(pid) / "cgroup").splitlines() if line[:3] == "0::"),
+        None,
+    )
+    if group is None or ".." in group:
+        return False
+    return any("frozen 1" in _read(root / group.lstrip("/") / "cgroup.events") for root in roots)
 
 
 def thread_name(pid: int, tid: int) -> str:

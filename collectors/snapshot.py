@@ -11,7 +11,7 @@ from stallscope.base.errors import StallscopeError, UsageError
 from stallscope.collectors import gdb, packs, probe, processes, pyspy, rings, versionlayouts
 from stallscope.collectors.probecommands import command, given
 from stallscope.model import capturefile, memorysessions
-from stallscope.model.capture import SESSIONS, Capture, Note, Process
+from stallscope.model.capture import FROZEN, SESSIONS, Capture, Note, Process
 from stallscope.model.sessions import Moment
 from stallscope.server.families import family
 
@@ -189,14 +189,20 @@ def _parse(data: bytes) -> tuple[Capture, tuple[Moment, ...]]:
 
 
 def with_server_facts(capture: Capture, servers: tuple[processes.Server, ...]) -> Capture:
-    """Add what only the file system knows: a data directory's PG_VERSION, processes left out."""
+    """Add what only the file system knows: a data directory's PG_VERSION, a frozen control group,
+    processes left out."""
     versions = {server.main.pid: _pg_version(server) for server in servers}
+
+    frozen = {pid for pid in versions if processes.is_frozen(pid)}
 
     def completed(process: Process) -> Process:
         version = versions.get(process.pid)
-        if version is None:
+        more = {} if version is None else {"PG_VERSION": version}
+        if process.pid in frozen:
+            more[FROZEN] = "1"
+        if not more:
             return process
-        return msgspec.structs.replace(process, strings={**process.strings, "PG_VERSION": version})
+        return msgspec.structs.replace(process, strings={**process.strings, **more})
 
     notes = [
         Note(
@@ -207,9 +213,14 @@ def with_server_facts(capture: Capture, servers: tuple[processes.Server, ...]) -
         for server in servers
         if server.left_out
     ]
+
+    def with_facts(moment: Capture) -> Capture:
+        found = tuple(completed(process) for process in moment.processes)
+        return msgspec.structs.replace(moment, processes=found)
+
     return msgspec.structs.replace(
-        capture,
-        processes=tuple(completed(process) for process in capture.processes),
+        with_facts(capture),
+        later=tuple(with_facts(moment) for moment in capture.later),
         notes=(*capture.notes, *notes),
     )
 

@@ -14,6 +14,7 @@
 #define TASK_DEAD 0x80
 #define TASK_NOLOAD 0x400
 #define TASK_RTLOCK_WAIT 0x1000 // PREEMPT_RT: shown as D
+#define TASK_FROZEN 0x8000	// since 6.1; fs/proc/array.c shows it as D
 
 #define USER32_CS 0x23 // __USER32_CS, arch/x86/include/asm/segment.h
 
@@ -31,7 +32,7 @@ char stall_record_state(const struct stall_bpf_thread *record)
 		return 't';
 	if (state & TASK_STOPPED)
 		return 'T';
-	if (state & (TASK_UNINTERRUPTIBLE | TASK_RTLOCK_WAIT))
+	if (state & (TASK_UNINTERRUPTIBLE | TASK_RTLOCK_WAIT | TASK_FROZEN))
 		return 'D';
 	return state & TASK_INTERRUPTIBLE ? 'S' : 'R';
 }

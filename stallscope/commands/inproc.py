@@ -73,7 +73,7 @@ def _check(args: argparse.Namespace, selected: bool) -> None:
     """Refuse contradicting options before anything is changed."""
     if (args.action == "threshold") != bool(args.thresholds):
         raise UsageError(
-            "which threshold? give MS or KIND=MS after `threshold`"
+            "which threshold? give TIME or KIND=TIME after `threshold`"
             if args.action == "threshold"
             else f"{args.action} takes no threshold: {args.thresholds[0]!r}"
         )

@@ -311,6 +311,10 @@ class BurstEnd(msgspec.Struct, frozen=True):
     """Why there are fewer; None: all were taken."""
 
 
+FROZEN = "cgroup_frozen"
+"""A key of ``Process.strings``: ``1`` where its control group (version 2) was frozen."""
+
+
 class Process(msgspec.Struct, frozen=True):
     pid: Pid
     ppid: Pid = 0

@@ -52,6 +52,9 @@ def headline(analysis: Analysis) -> str:
         return say.verdict()
     finding = analysis.findings[0]
     lasted = f" {age_text(analysis.age)}" if analysis.age is not None else ""
+    if finding.whole:
+        many = f"{finding.threads} of {threads_text(say.total)}"
+        return f"{say.server()}: the whole server stands still, {many}.{say.lost}"
     kind = finding.impact.kind
     what = f"{finding.threads} of {threads_text(say.total)}"
     what += " waits" if finding.threads == 1 else " wait"
@@ -158,6 +161,8 @@ class _First:
 
     def _who(self, finding: Finding) -> Iterator[Line]:
         blocker = finding.blocker
+        if blocker is None and finding.whole:
+            return
         if blocker is None:
             yield from self._wrap("Who holds it: not known", hang="      ")
             return
@@ -230,7 +235,7 @@ class _First:
 
     def _tree(self) -> list[Line]:
         roots = forest(self.analysis)
-        if not roots:
+        if not roots or self.analysis.findings[0].whole:
             return []
         found = [*_Chain(self.analysis, self.say).lines(roots[0])][:_TREE]
         return [Line(""), *(Line(_cut(text, self.width)) for text in found)]

@@ -391,3 +391,18 @@ def test_passwords_are_hidden() -> None:
         "-P",
         "3",
     )
+
+
+def test_a_frozen_group_of_version_2(tmp_path: Path) -> None:
+    proc, root = tmp_path / "proc", tmp_path / "cgroup"
+    (proc / "7").mkdir(parents=True)
+    (root / "db" / "main").mkdir(parents=True)
+    (proc / "7" / "cgroup").write_text("4:freezer:/x\n0::/db/main\n")
+    assert not processes.is_frozen(7, proc, [root])
+    (root / "db" / "main" / "cgroup.events").write_text("populated 1\nfrozen 0\n")
+    assert not processes.is_frozen(7, proc, [root])
+    (root / "db" / "main" / "cgroup.events").write_text("populated 1\nfrozen 1\n")
+    assert processes.is_frozen(7, proc, [tmp_path / "nothing", root])
+    (proc / "7" / "cgroup").write_text("0::/../db/main\n")
+    assert not processes.is_frozen(7, proc, [root])
+    assert not processes.is_frozen(8, proc, [root])

@@ -257,7 +257,7 @@ def test_the_loader_does_what_the_check_says(
         (["--"], Exit.USAGE, "COMMAND|which program"),
         (["--threshold", "fast", "--", "true"], Exit.USAGE, "milliseconds"),
         (["--threshold", "0.5", "--", "true"], Exit.USAGE, "whole milliseconds"),
-        (["--threshold", "nonsense=5", "--", "true"], Exit.USAGE, "KIND=MS"),
+        (["--threshold", "nonsense=5", "--", "true"], Exit.USAGE, "KIND=TIME"),
         (["--threads", "0", "--", "true"], Exit.USAGE, "1 to 16384"),
         (["--threads", "16385", "--", "true"], Exit.USAGE, "1 to 16384"),
         (["--ring-dir", "/nowhere", "--", "true"], Exit.USAGE, "no such folder"),
