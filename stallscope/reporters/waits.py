@@ -32,6 +32,9 @@ _FRAMES = 6
 _STACKS = 2
 """The most stacks of waiters, and of holders, below one lock or file."""
 _EVENTS = 10
+UPROBES = "uprobes"
+MANY = 2.0
+"""Threads on average: so many wait for one lock or file although no wait is long."""
 _DEFAULT_TOP = 10
 _PATH, _LEAST_PATH = 60, 24
 """Characters of a file's name: without a limit of width, and the least."""
@@ -101,11 +104,15 @@ class _Screen:
 
     def _head(self) -> Iterator[Line]:
         now, ended = self._now(), self._ended()
-        style = "bold red" if now else "bold yellow" if ended else "bold green"
-        facts = [ended, now] if self.line.final else [now or ended]
-        text = "; ".join(filter(None, facts)) or "no wait exceeded its threshold"
+        many = "" if now or ended else self._many()
+        hidden = self._hidden()
+        style = "bold red" if now or many else "bold yellow" if ended or hidden else "bold green"
+        facts = [now, ended] if self.line.final else [now or ended]
+        text = "; ".join(filter(None, facts)) or many or self._quiet()
         clock = f"{self.options.clock} " if self.options.clock else ""
         yield from self._wrap(f"{clock}{self.options.server}: {text}.", style=style)
+        if hidden:
+            yield from self._wrap(f"Not seen here: {hidden}", hang="  ", style="yellow")
         yield from self._wrap(f"{self._span()}; {self._thresholds()}{self._by()}", style="dim")
 
     def _now(self) -> str:
@@ -135,6 +142,45 @@ class _Screen:
         if key is not None:
             text += f", longest in total for {self._what(key)}, the longest {duration(key.max_ms)}"
         return text
+
+    def _many(self) -> str:
+        """Say for what threads wait all the time, where no single wait is long: a lock that many
+        want, each for a moment."""
+        key = next((key for key in self.keys if key.kind not in IDLE_KINDS), None)
+        at_once = 0.0 if key is None else key.total_ms / max(1.0, self.line.seconds * 1000)
+        if key is None or at_once < MANY:
+            return ""
+        return (
+            f"{at_once:.0f} threads at a time wait for {self._what(key)}, {number(key.count)} waits"
+            f" of {duration(key.total_ms)} together, none above its threshold"
+        )
+
+    def _quiet(self) -> str:
+        """Say that nothing was seen, and how many threads sleep where idle ones do."""
+        asleep = sum(k.in_flight for name, k in self.line.kinds.items() if name in IDLE_KINDS)
+        text = "no wait that is seen here exceeded its threshold"
+        if asleep:
+            text += f"; {threads_text(asleep)} sleep{'s' if asleep == 1 else ''} in conditions"
+        return text
+
+    def _hidden(self) -> str:
+        """Say which waits look like idle threads; empty: none, or this is no known server."""
+        found = {family(target.exe, target.comm) for target in self.line.targets}
+        kinds: list[str] = []
+        if found & {"mysql", "mariadb"}:
+            works = all(p.ok for p in self.options.programs if p.name == UPROBES)
+            seen = self.line.kinds if works else {}
+            kinds += [] if "row-lock" in seen and not self._hides_row_locks() else ["rows"]
+            kinds += [] if "metadata-lock" in seen else ["metadata locks", "GET_LOCK"]
+        if "postgres" in found:
+            kinds += ["rows", "tables", "transactions", "LWLocks"]
+        if not kinds:
+            return ""
+        pid = self.line.targets[0].pid
+        return (
+            f"waits for {', '.join(kinds)}: they sleep as idle threads do."
+            f" `stallscope snap -p {pid}` names them."
+        )
 
     def _is_stuck(self, key: Key) -> bool:
         kind = self.line.kinds.get(key.kind)

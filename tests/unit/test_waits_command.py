@@ -79,7 +79,7 @@ def test_screens_and_totals(fake: Fake, here: str, capsys: pytest.CaptureFixture
     fake(LINES["stalled"], LINES["stalled"])
     assert main(["waits", "-p", here]) == Exit.DONE
     out = capsys.readouterr().out
-    assert out.count("187 threads wait for mutex LOCK_open now") == 2
+    assert out.count("187 threads wait for mutex LOCK_open now") == 3, "the totals begin so too"
     assert "last 1 s of 2 s watched" in out
     assert out.rindex("totals of 61.2 s") > out.rindex("last 1 s")
     assert "\x1b" not in out

@@ -121,7 +121,7 @@ def test_stacks_that_read_the_same_are_one(excerpts: Excerpts) -> None:
 
 def test_many_short_waits_are_no_stall(excerpts: Excerpts) -> None:
     line = interval({"mutex": kind(5000, 300.0)}, key("A", 300.0, 40, 9.9))
-    assert "no wait exceeded its threshold" in text(line, excerpts)
+    assert "no wait that is seen here exceeded its threshold" in text(line, excerpts)
 
 
 def test_threads_that_wait_for_work_are_no_stall(excerpts: Excerpts) -> None:
@@ -130,7 +130,7 @@ def test_threads_that_wait_for_work_are_no_stall(excerpts: Excerpts) -> None:
         msgspec.structs.replace(key("0x1", 1e6, 50, 1e6), kind="cond"),
     )
     shown = text(line, excerpts)
-    assert "no wait exceeded its threshold" in shown
+    assert "no wait that is seen here exceeded its threshold" in shown
     assert "cond (idle)" in shown
 
 
@@ -212,3 +212,23 @@ def test_the_uprobes_are_at_these_functions() -> None:
         r'\.name = "([^"]+)",[^{}]*\{[^}]*\},\s*\.role = STALL_ROLE_ROW_LOCK', source
     )
     assert set(found) == set(ROW_LOCK_FUNCTIONS)
+
+
+def test_a_lock_that_many_want_for_a_moment_is_no_calm(excerpts: Excerpts) -> None:
+    line = interval({"mutex": kind(50_000, 61_000.0)}, key("A", 61_000.0, 0, 9.9))
+    shown = " ".join(text(line, excerpts).split())
+    assert "61 threads at a time wait for mutex A" in shown
+    assert "no wait" not in shown.partition("none above")[0]
+
+
+@pytest.mark.parametrize(
+    ("exe", "expected"),
+    [("/usr/sbin/mysqld", "rows, metadata locks"), ("/usr/lib/postgresql/15/bin/postgres", "rows")],
+)
+def test_it_says_what_it_cannot_see(excerpts: Excerpts, exe: str, expected: str) -> None:
+    line = interval({"cond": kind(100, 1e6, 40, 100)})
+    line = msgspec.structs.replace(line, targets=(Target(4711, None, exe),))
+    shown = " ".join(text(line, excerpts).split())
+    assert "40 threads sleep in conditions" in shown
+    assert f"Not seen here: waits for {expected}" in shown
+    assert "`stallscope snap -p 4711`" in shown
