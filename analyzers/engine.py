@@ -120,10 +120,18 @@ def analyze_together(
 
 
 def _moments(captures: Sequence[Capture]) -> Sequence[Capture]:
-    """Return the captures of all bursts; these are in the order of time, where all have one."""
+    """Return the captures of all bursts; these are in the order of time, where all have one. The
+    threads that serve stallscope itself are left out: they are no part of what is looked for."""
     if all(capture.time_ns is not None for capture in captures):
         captures = sorted(captures, key=lambda capture: capture.time_ns or 0)
-    return [moment for capture in captures for moment in capture.moments]
+    return [_without_own(moment) for capture in captures for moment in capture.moments]
+
+
+def _without_own(capture: Capture) -> Capture:
+    if not any(thread.own for thread in capture.threads):
+        return capture
+    others = tuple(thread for thread in capture.threads if not thread.own)
+    return msgspec.structs.replace(capture, threads=others)
 
 
 def _view(capture: Capture, shapes: Shapes, catalog: Catalog) -> _View:

@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Mapping
 
 from stallscope.base.text import one_line
 from stallscope.collectors.sql.collecting import SqlCollector, number
 from stallscope.collectors.sql.failures import StatementError
-from stallscope.collectors.sql.protocol import Row, SqlSession
+from stallscope.collectors.sql.protocol import PROGRAM, Row, SqlSession
 from stallscope.model.sessions import MAX_STATEMENT, Session
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "client_host",
     "digests",
     "last_statements",
+    "own_connections",
     "read_sessions",
 ]
 
@@ -45,6 +47,9 @@ SELECT t.PROCESSLIST_ID, LEFT(e.SQL_TEXT, 1024), e.DIGEST_TEXT
 FROM performance_schema.threads t
 JOIN performance_schema.events_statements_current e ON e.THREAD_ID = t.THREAD_ID
 WHERE t.PROCESSLIST_ID IN ({}) AND e.DIGEST_TEXT IS NOT NULL"""
+PROGRAMS = """\
+SELECT PROCESSLIST_ID FROM performance_schema.session_connect_attrs
+WHERE ATTR_NAME = 'program_name' AND ATTR_VALUE = %s"""
 KINDS = """\
 SELECT NAME, COUNT(*) FROM performance_schema.threads WHERE THREAD_OS_ID IS NOT NULL
 GROUP BY NAME"""
@@ -130,6 +135,17 @@ def client_host(text: str | None) -> str | None:
     host, colon, port = text.rpartition(":")
     alone = colon and port.isdecimal() and (":" not in host or host.startswith("["))
     return host if alone and host else text
+
+
+def own_connections(session: SqlSession) -> set[int]:
+    """Return the connections of stallscope: those of this process, and of others where the server
+    keeps what a connection says of itself."""
+    found = session.siblings
+    if session.has_threads_table:
+        with contextlib.suppress(StatementError):
+            rows = session.select(PROGRAMS, [PROGRAM], max_rows=MAX_LAST)
+            found |= {int(row[0]) for row in rows}
+    return found
 
 
 def last_statements(session: SqlSession, connections: Collection[int]) -> dict[int, str]:

@@ -13,6 +13,7 @@ import os
 import socket
 import ssl
 import struct
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
@@ -107,6 +108,8 @@ _CONVERSIONS: dict[Any, Any] = {
 }
 
 
+PROGRAM = "stallscope"
+"""What a connection says of itself, where a server keeps it."""
 _NUMBERS = itertools.count(1)
 
 
@@ -131,6 +134,9 @@ class Rows(list[Row]):
         self.left_out = left_out
 
 
+_sessions: weakref.WeakSet[SqlSession] = weakref.WeakSet()
+
+
 class SqlSession:
     """An open connection, used by one thread at a time."""
 
@@ -143,6 +149,18 @@ class SqlSession:
         """Returns whether a caller still waits for the answers: if not, no further statement is
         sent."""
         self.version = facts.version
+        _sessions.add(self)
+
+    @property
+    def siblings(self) -> set[int]:
+        """Return the ids of this process's open connections to the same server."""
+        return {other.facts.connection for other in list(_sessions) if self._is_sibling(other)}
+
+    def _is_sibling(self, other: SqlSession) -> bool:
+        mine, theirs = (
+            (facts.socket, facts.port, facts.datadir) for facts in (self.facts, other.facts)
+        )
+        return other.open and mine == theirs
 
     @property
     def open(self) -> bool:
@@ -385,7 +403,7 @@ def _prepared(login: Login, local: bool) -> pymysql.Connection[Any]:
         local_infile=False,
         defer_connect=True,
         max_allowed_packet=_MAX_PACKET,
-        program_name="stallscope",
+        program_name=PROGRAM,
         ssl_disabled=plain,
         auth_plugin_map=Plugins(plain=login.cleartext and (local or tls.demanded)),
         **arguments,

@@ -15,6 +15,7 @@ from stallscope.collectors.sql.perf_threads import (
     MAX_SESSIONS,
     digests,
     last_statements,
+    own_connections,
     read_sessions,
 )
 from stallscope.collectors.sql.protocol import SqlSession
@@ -52,6 +53,10 @@ def _fetch(session: SqlSession, so_far: list[Sessions]) -> Sessions:
     known = Sessions(sessions=(), reason=reason, own=facts.connection, pid=facts.listener_pid)
     if reason is not None:
         return known
+    ours = own_connections(session)
+    sessions = [
+        msgspec.structs.replace(s, own=True) if s.connection in ours else s for s in sessions
+    ]
     mode = str(session.select(MODE)[0][0])
     known = msgspec.structs.replace(
         known,

@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from stallscope.collectors.sql.connection import Connection
 from stallscope.collectors.sql.login import Login
 from tests.live.shots import LONGEST_SQL, run, take, unharmed
 from tests.live.test_sql_connection import seconds_in, stopped
@@ -83,3 +85,24 @@ def test_a_server_that_hangs_is_captured_all_the_same(
     reported = seconds_in(shot.capture.notes[0].message, "connecting has taken")
     assert 0.2 <= reported < Login(user="").connect_seconds, "it waited for longer than was allowed"
     assert len(shot.capture.threads) > 5
+
+
+@pytest.mark.parametrize("name", ["mariadb", "mysql97"])
+def test_stallscope_is_in_no_output_of_its_own(
+    name: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """Nor is another program of it, where the server keeps what a connection says of itself."""
+    server = request.getfixturevalue(name)
+    assert isinstance(server, SqlServer)
+    before = server.connection_ids()
+    with closing(Connection(Login(user="root", password=None, socket=str(server.socket)))) as other:
+        other.open(LONGEST_SQL)
+        shot = take(tmp_path, "-p", server.pid, "--sql-deadline", LONGEST_SQL)
+    own = {thread.tid for thread in shot.capture.threads if thread.own}
+    assert len(own) == (2 if name == "mysql97" else 1)
+    assert shot.analysis["threads"]["total"] == len(shot.capture.threads) - len(own)
+    known = set(connections(shot.capture.threads))
+    assert len(known - before) >= len(own)
+    shown = json.dumps(shot.analysis)
+    assert "session_connect_attrs" not in shown
+    assert not any(f'"tid": {tid},' in shown for tid in own)
