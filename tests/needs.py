@@ -46,6 +46,7 @@ FEATURES_SECONDS = 240
 
 FLAMEGRAPH = Path("/usr/share/perl5/Devel/NYTProf/flamegraph.pl")
 _CONSUMERS = cache_folder() / "consumers" / "node_modules"
+AXE = _CONSUMERS / "axe-core" / "axe.min.js"
 SPEEDSCOPE = _CONSUMERS / "speedscope" / "dist" / "release"
 FIREFOX_PROFILER = _CONSUMERS / "@firefox-devtools" / "profiler-cli" / "dist" / "profiler-cli.js"
 
@@ -177,6 +178,7 @@ NEEDS: dict[str, Callable[[], str | None]] = {
     "freeze": device_missing,
     "go": tool("go"),
     "flamegraph": consumer(FLAMEGRAPH),
+    "axe": consumer(AXE),
     "speedscope": consumer(SPEEDSCOPE),
     "firefox-profiler": firefox_profiler,
     "mandoc": tool("mandoc"),

@@ -11,7 +11,7 @@ from stallscope.model.capture import Lock, LockKind, Thread
 from stallscope.reporters.counts import count_states, count_threads, count_unseen, target_process
 from stallscope.reporters.lines import threads_text
 
-__all__ = ["Speaker", "often_text"]
+__all__ = ["Speaker", "often_text", "remedies"]
 
 LEAST_CPU = 0.05
 """Of the samples: less is chance, and the work of statements that ask the server what it does."""
@@ -25,6 +25,15 @@ def often_text(seen: Seen) -> str:
     if seen.cpu is not None and seen.cpu >= LEAST_CPU:
         text += f"; on a CPU in {seen.cpu:.0%} of the samples"
     return text
+
+
+def remedies(analysis: Analysis) -> tuple[str, ...]:
+    """Return what to do about the verdict; how to find the holder only where it is not found."""
+    if not analysis.findings:
+        return ()
+    known = analysis.endings and not analysis.endings[0].asks
+    found = analysis.findings[0].remedies
+    return tuple(text for text in found if not (known and text.startswith("Find ")))
 
 
 def _is_nameless(thread: Thread) -> bool:

@@ -17,7 +17,7 @@ from stallscope.reporters import facts, waittree
 from stallscope.reporters.connection import connection_query
 from stallscope.reporters.counts import thread_of, trust
 from stallscope.reporters.lines import Line, break_name, short_name, threads_text, wrap
-from stallscope.reporters.sentence import Speaker
+from stallscope.reporters.sentence import Speaker, remedies
 from stallscope.reporters.sessions import frequent_statements, has_ended, session
 from stallscope.reporters.trigger import why as why_taken
 
@@ -148,7 +148,7 @@ class _Report:
         for title, items in (
             ("Evidence", finding.evidence),
             ("Against it, or unknown", finding.against),
-            ("What to do", finding.remedies),
+            ("What to do", remedies(self.analysis)),
         ):
             yield from self._items(title, items)
         # Web addresses must not be cut. They come from the catalog, not from the target.

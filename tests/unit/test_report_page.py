@@ -14,14 +14,19 @@ import pytest
 
 from stallscope.base.errors import Exit
 from stallscope.main import main
-from stallscope.model.capture import Capture
+from stallscope.model.capture import Capture, LockKind
+from tests.needs import AXE
 from tests.unit.reports import START_NS, busy, hostile, rendered, saved, store_incident
+from tests.unit.scenes import IDLE_SESSION, SESSION, Scenery
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 pytestmark = [pytest.mark.needs("chromium", "web"), pytest.mark.slow]
 
+ROW_WAIT = (
+    "pthread_cond_wait, os_event_wait_low, lock_wait_suspend_thread, row_search_mvcc, " + SESSION
+)
 PAYLOADS = {
     "end of script": "</script><script>owned=1</script>",
     "comment": "<!--<script>owned=1//",
@@ -216,7 +221,7 @@ def test_threads_filter_and_sort(stalled: Path, tmp_path: Path, opened: Opener) 
         assert column(page, 1) == ["105"]
         row = page.locator("#thread-table tbody tr").inner_text()
         assert "SELECT c FROM sbtest1 WHERE id = ?" in row
-        assert "app@shop" in row
+        assert "app, shop" in row
 
 
 def test_no_word_of_the_menu_is_cut(incident: Path, tmp_path: Path, opened: Opener) -> None:
@@ -446,7 +451,7 @@ def test_fits_every_width(scheme: str, incident: Path, tmp_path: Path, opened: O
 
 
 @pytest.mark.needs("pdftotext")
-def test_on_paper_everything_is_open(incident: Path, tmp_path: Path, opened: Opener) -> None:
+def test_on_paper_it_is_four_pages(incident: Path, tmp_path: Path, opened: Opener) -> None:
     with opened(report(tmp_path, incident), scheme="dark") as page:
         page.pdf(path=tmp_path / "report.pdf", format="A4")
         assert page.locator("html").get_attribute("data-theme") is None
@@ -455,7 +460,106 @@ def test_on_paper_everything_is_open(incident: Path, tmp_path: Path, opened: Ope
         ["pdftotext", "-layout", tmp_path / "report.pdf", "-"], capture_output=True, check=True
     )
     text = done.stdout.decode()
-    for wanted in ("35 of 41 threads", "dict_update_statistics", "futex_wait_queue", "backend: bpf",
-                   "What to do", "handle_one_connection", "SELECT c FROM sbtest1",
+    for wanted in ("35 of 41 threads", "dict_update_statistics", "backend: bpf", "What to do",
+                   "Who waits for whom", "SELECT c FROM sbtest1",
                    "What the numbers mean"):  # fmt: skip
         assert wanted in text, wanted
+    assert text.count("\f") <= 4
+
+
+def locked(waiters: int = 20) -> Capture:
+    """Return connections that wait for a row of one that is idle in a transaction."""
+    scenery = Scenery(exe="/usr/sbin/mysqld")
+    lock = scenery.lock(owner=900, kind=LockKind.ROW, symbol="index PRIMARY of shop.orders")
+    tids = scenery.add(ROW_WAIT, times=waiters, lock=lock)
+    scenery.session(*tids, command="Query", user="app", host="10.0.0.8", age_ns=12 * 10**9,
+                    query="UPDATE orders SET total = ? WHERE id = ?")  # fmt: skip
+    scenery.add(IDLE_SESSION, tid=900)
+    scenery.session(900, command="Sleep", user="root", host="10.0.0.7", database="shop",
+                    transaction=True, transaction_ns=246 * 10**9, query="SELECT ?")  # fmt: skip
+    return scenery.capture()
+
+
+@pytest.fixture
+def page_of_a_row_lock(tmp_path: Path) -> Path:
+    return report(tmp_path, saved(locked(), tmp_path / "row.jsonl.zst"))
+
+
+def test_a_phone_shows_the_statement_first(page_of_a_row_lock: Path, opened: Opener) -> None:
+    with opened(page_of_a_row_lock, width=390) as page:
+        page.set_viewport_size({"width": 390, "height": 844})
+        statement = page.locator(".ending code")
+        assert statement.inner_text() == "KILL 900;"
+        box = statement.bounding_box()
+        assert box["y"] + box["height"] < 844
+        who = "connection 900, root@10.0.0.7, shop, idle in transaction 246 s"
+        assert who in page.locator(".culprit").inner_text()
+
+
+def test_a_statement_is_copied(page_of_a_row_lock: Path, opened: Opener) -> None:
+    with opened(page_of_a_row_lock) as page:
+        page.evaluate(
+            "Object.defineProperty(navigator, 'clipboard',"
+            " {value: {writeText: async (text) => { window.copied = text; }}})"
+        )
+        page.locator(".ending .copy").click()
+        says(page, ".ending .copy", "Copied")
+        assert page.evaluate("window.copied") == "KILL 900;"
+        page.locator(".as-text summary").click()
+        page.locator(".as-text .copy").click()
+        says(page, ".as-text .copy", "Copied")
+        assert "KILL 900;" in page.evaluate("window.copied")
+        # Without a clipboard, as in a page from a file, the text is selected.
+        page.evaluate(
+            "() => { navigator.clipboard.writeText = async () => { throw new Error('no'); }; }"
+        )
+        says(page, ".ending .copy", "Copy")
+        page.locator(".ending .copy").click()
+        assert page.evaluate("String(getSelection())").strip() == "KILL 900;"
+
+
+def test_a_box_of_the_graph_filters_and_the_address_keeps_it(
+    page_of_a_row_lock: Path, opened: Opener
+) -> None:
+    with opened(page_of_a_row_lock) as page:
+        boxes = page.locator(".node[role=button]")
+        assert boxes.count() == 2
+        assert "connection 900" in (boxes.first.text_content() or "")
+        boxes.nth(1).click()
+        says(page, "#thread-count", "20 of 21 threads")
+        boxes.first.focus()
+        page.keyboard.press("Enter")
+        says(page, "#thread-count", "1 of 21 threads")
+        assert "threads=900" in page.url
+        page.reload()
+        page.wait_for_selector("html[data-ready]")
+        says(page, "#thread-count", "1 of 21 threads")
+        page.locator("#thread-chosen button").click()
+        says(page, "#thread-count", "20 of 21 threads")
+        assert "threads=" not in page.url
+
+
+@pytest.mark.needs("axe")
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing(
+    scheme: str, page_of_a_row_lock: Path, incident: Path, tmp_path: Path, browser: Browser
+) -> None:
+    """The page's policy lets no other script run: axe runs where it is switched off."""
+    from tests.support.browser import READY
+
+    for path in (page_of_a_row_lock, report(tmp_path, incident)):
+        context = browser.new_context(bypass_csp=True, color_scheme=scheme)  # type: ignore[arg-type]
+        try:
+            page = context.new_page()
+            page.goto(path.as_uri())
+            page.wait_for_selector(READY)
+            page.evaluate(AXE.read_text())
+            found = page.evaluate("axe.run()")
+            said = [
+                (rule["id"], [node["target"] for node in rule["nodes"][:3]])
+                for rule in found["violations"]
+            ]
+            assert said == []
+            assert found["passes"]
+        finally:
+            context.close()

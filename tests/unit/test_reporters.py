@@ -77,7 +77,7 @@ def stalled() -> Analysis:
     capture = msgspec.structs.replace(capture, threads=tuple(threads))
     finding = Finding(
         signature="table-open-lock",
-        title="Tables cannot be opened: the table cache's lock is held",
+        title="Tables cannot be opened: statements queue for the table cache's lock",
         confidence=0.9312,
         threads=3,
         blocker=Blocker(
@@ -351,7 +351,7 @@ def test_a_statement_that_has_ended_is_called_the_last() -> None:
 
 
 def test_a_likely_blocker_is_called_likely() -> None:
-    assert "; blocked by thread 100, waiting" in text(stalled(), width=200)
+    assert "; blocked by thread 100, waiting" in " ".join(text(stalled(), width=200).split())
     blocker = stalled().findings[0].blocker
     assert blocker is not None
     report = with_finding(blocker=msgspec.structs.replace(blocker, certain=False))

@@ -49,7 +49,6 @@ export class Data {
 		const what = this.what[capture.what[index]];
 		const [status, stack, raw, kernel, label, unwind, lock, call, doing, query, place] = what;
 		const text = (at) => this.texts[at];
-		const base = text(database) ? `@${text(database)}` : "";
 		return {
 			tid,
 			connection,
@@ -57,7 +56,7 @@ export class Data {
 			lock: text(lock),
 			place: text(place),
 			query: text(query),
-			user: text(user) + base,
+			user: [text(user), text(database)].filter(Boolean).join(", "),
 			doing: text(doing),
 			waited: capture.waited ? capture.waited[index] : null,
 			name: text(name),

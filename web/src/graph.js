@@ -43,8 +43,9 @@ function wrapped(text, style, room, rows) {
 }
 
 export class Graph {
-	constructor(data) {
+	constructor(data, choose) {
 		this.data = data;
+		this.choose = choose;
 		this.box = byId("drawing");
 		this.tree = byId("tree");
 		byId("graph-text").open = false; // the drawing says it
@@ -93,8 +94,8 @@ export class Graph {
 			viewBox: `0 0 ${Math.ceil(width)} ${Math.ceil(height)}`,
 			width: Math.ceil(width),
 			height: Math.ceil(height),
-			role: "img",
-			"aria-label": "Who waits for whom; the text version follows",
+			role: "group",
+			"aria-label": "Who waits for whom: a box filters the table of threads; the text version follows",
 		});
 		svg.append(
 			draw("defs", {},
@@ -124,7 +125,11 @@ export class Graph {
 		const g = draw("g", {
 			class: ["node", node.kind, node.root || node.blocker ? "root" : "", node.cycle ? "in-cycle" : "", node.state ? `s-${node.state}` : ""].join(" "),
 			transform: `translate(${left.toFixed(1)} ${top.toFixed(1)})`,
+			role: node.tids.length ? "button" : null,
+			tabindex: node.tids.length ? 0 : null,
+			"aria-label": node.tids.length ? `${node.text}: show its threads in the table` : null,
 		});
+		if (node.tids.length) this.answer(g, node.tids);
 		const tids = node.tids.length > 1 ? `\nthreads ${node.tids.join(", ")}${node.count > node.tids.length ? ", …" : ""}` : "";
 		g.append(
 			draw("title", {}, `${node.text}\n${node.note}${tids}${node.query ? `\n${node.query}` : ""}`),
@@ -136,6 +141,21 @@ export class Graph {
 			g.append(draw("text", { class: line.class, x: at.inset, y: PADDING + LINE * (i + 0.75) }, line.text));
 		});
 		return g;
+	}
+
+	answer(g, tids) {
+		const pick = () => {
+			for (const other of this.box.querySelectorAll(".node.chosen")) other.classList.remove("chosen");
+			g.classList.add("chosen");
+			this.choose(tids);
+			byId("threads").scrollIntoView();
+		};
+		g.addEventListener("click", pick);
+		g.addEventListener("keydown", (event) => {
+			if (event.key !== "Enter" && event.key !== " ") return;
+			event.preventDefault();
+			pick();
+		});
 	}
 
 	// The same tree as the page has without its script.

@@ -3,7 +3,7 @@
 
 import { byId } from "./dom.js";
 
-const OPEN = "#verdict details, #captures, #graph-text, .about-capture";
+const OPEN = ".about-capture";
 
 export function onPrint(parts) {
 	let undo = [];

@@ -12,6 +12,8 @@ import { Theme } from "./theme.js";
 import { Threads } from "./threads.js";
 import { Timeline } from "./timeline.js";
 import { byId } from "./dom.js";
+import { startCopy } from "./copy.js";
+import { Link } from "./link.js";
 
 // After those of the libraries, which it overrules.
 import "./report.css";
@@ -20,6 +22,7 @@ document.documentElement.classList.add("js");
 const data = new Data(JSON.parse(byId("data").textContent));
 const parts = [];
 let current = data.main;
+const link = new Link();
 
 function select(number) {
 	if (number < 0 || number >= data.captures.length) return;
@@ -35,6 +38,7 @@ function select(number) {
 	for (const item of document.querySelectorAll(".captures > li"))
 		item.classList.toggle("selected", Number(item.dataset.capture) === number);
 	for (const part of parts) part.show(number);
+	link.set("capture", number === data.main ? "" : number + 1);
 }
 
 // Each capture's article is in the page once: where it is shown, or in the list of captures.
@@ -64,9 +68,13 @@ function startPicker() {
 }
 
 startPicker();
-parts.push(new Graph(data), new Flame(data), new Stacks(data), new Threads(data));
+const threads = new Threads(data, link);
+parts.push(new Graph(data, (tids) => threads.choose(tids)), new Flame(data), new Stacks(data), threads);
 if (byId("plots")) parts.push(new Timeline(data, select));
 new Theme(() => parts.forEach((part) => part.recolour?.()));
 onPrint(parts);
-select(current);
+startCopy();
+const asked = link.number("capture");
+select(asked !== null && asked <= data.captures.length ? asked - 1 : current);
+threads.restore();
 document.documentElement.dataset.ready = "yes";

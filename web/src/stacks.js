@@ -74,8 +74,4 @@ export class Stacks {
 		}
 		return () => closed.forEach((element) => (element.open = false));
 	}
-
-	print() {
-		return this.expand(40);
-	}
 }

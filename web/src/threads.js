@@ -5,19 +5,28 @@ import { stateOrder } from "./data.js";
 import { byId, make, onTyping } from "./dom.js";
 
 const STEP = 200;
+const PRINTED = 40;
+const MOST_CHOSEN = 200;
 const MOST_OF_CELL = 200;
 const NUMBERS = new Set(["tid", "connection", "waited"]);
 
 export class Threads {
-	constructor(data) {
+	constructor(data, link) {
 		this.data = data;
+		this.link = link;
+		this.chosen = null;
+		this.note = byId("thread-chosen");
+		this.note.querySelector("button").addEventListener("click", () => this.choose([]));
 		this.body = document.querySelector("#thread-table tbody");
 		this.heads = [...document.querySelectorAll("#thread-table th")];
 		this.search = byId("thread-search");
 		this.states = [...document.querySelectorAll("#thread-states input")];
 		this.sorted = { key: "status", down: false };
 		this.limit = STEP;
-		onTyping(this.search, () => this.redraw());
+		onTyping(this.search, () => {
+			this.link.set("find", this.search.value);
+			this.redraw();
+		});
 		for (const input of this.states) input.addEventListener("change", () => this.redraw());
 		for (const head of this.heads)
 			head.querySelector("button").addEventListener("click", () => this.sort(head.dataset.key));
@@ -36,6 +45,23 @@ export class Threads {
 		this.empty = new Set(this.keys.filter((key) => key !== "tid" && rows.every((row) => row[key] === "" || row[key] === null)));
 		for (const head of this.heads) head.hidden = this.empty.has(head.dataset.key);
 		this.redraw();
+	}
+
+	// Shows these threads alone; none: all.
+	choose(tids) {
+		this.chosen = tids.length ? new Set(tids.slice(0, MOST_CHOSEN)) : null;
+		this.note.hidden = !this.chosen;
+		this.note.querySelector("b").textContent = this.chosen ? `the ${tids.length === 1 ? "thread" : `${tids.length} threads`} of a box` : "";
+		this.link.set("threads", this.chosen ? [...this.chosen].join(",") : "");
+		this.redraw();
+	}
+
+	restore() {
+		const find = this.link.text("find");
+		const tids = this.link.text("threads").split(",").filter((text) => /^\d{1,10}$/.test(text)).map(Number);
+		if (find) this.search.value = find;
+		if (tids.length) this.choose(tids);
+		else if (find) this.redraw();
 	}
 
 	sort(key) {
@@ -64,7 +90,7 @@ export class Threads {
 		};
 		return this.data
 			.threads(this.number)
-			.filter((row) => states.has(row.status) && fits(row))
+			.filter((row) => (this.chosen ? this.chosen.has(row.tid) : states.has(row.status)) && fits(row))
 			.sort((a, b) => this.compare(a, b));
 	}
 
@@ -106,7 +132,7 @@ export class Threads {
 
 	print() {
 		const limit = this.limit;
-		this.limit = 5 * STEP;
+		this.limit = PRINTED;
 		this.redraw();
 		return () => {
 			this.limit = limit;

@@ -61,7 +61,10 @@ export class Timeline {
 	}
 
 	first() {
+		// What changed most in the stall comes first.
+		const changed = new Map(this.data.timeline.flatMap((table) => Object.entries(table.changed)));
 		const wanted = this.data.timeline.flatMap((table) => table.first).filter((name) => this.series.has(name));
+		wanted.sort((a, b) => (changed.get(b) ?? 0) - (changed.get(a) ?? 0));
 		const own = [...this.series.keys()].filter((name) => name.endsWith(", in captures") && !name.includes("idle"));
 		return [...wanted.slice(0, MOST_AT_FIRST), ...own];
 	}
@@ -184,6 +187,11 @@ export class Timeline {
 			ctx.lineTo(x1, y1);
 			ctx.stroke();
 		};
+		if (this.data.window) {
+			const [from, to] = this.data.window.map((time) => u.valToPos(time / 1000, "x", true));
+			ctx.fillStyle = colour("--stall-soft");
+			ctx.fillRect(from, bbox.top, Math.max(1, to - from), bbox.height);
+		}
 		for (const item of this.data.fired) {
 			const x = u.valToPos(item.time / 1000, "x", true);
 			line(x, bbox.top, x, bbox.top + bbox.height, colour("--bad"), 1.5, [5, 4]);
@@ -197,6 +205,9 @@ export class Timeline {
 		if (threshold !== null) {
 			const y = u.valToPos(threshold, "y", true);
 			line(bbox.left, y, bbox.left + bbox.width, y, colour("--bad"), 1, [2, 3]);
+			ctx.fillStyle = colour("--bad");
+			ctx.font = `${10 * devicePixelRatio}px system-ui, sans-serif`;
+			ctx.fillText(`threshold ${threshold}`, bbox.left + 4 * devicePixelRatio, y - 3 * devicePixelRatio);
 		}
 		ctx.restore();
 	}

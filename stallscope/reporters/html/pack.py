@@ -184,7 +184,7 @@ class Packer:
                 thread.tid,
                 self._text(thread.name),
                 thread.connection,
-                self._text(thread.user),
+                self._text("@".join(filter(None, (thread.user, thread.host)))),
                 self._text(thread.database),
             )
         )

@@ -44,11 +44,11 @@ MAX_CELL = 200
 COLUMNS = (
     ("tid", "Thread", True),
     ("connection", "Connection", True),
-    ("status", "Is", False),
+    ("status", "State", False),
     ("lock", "Waits for", False),
     ("place", "Where", False),
     ("query", "Statement", False),
-    ("user", "User", False),
+    ("user", "User, database", False),
     ("doing", "Server state", False),
     ("waited", "Waited, ms", True),
     ("name", "Name", False),
@@ -72,6 +72,7 @@ class Builder:
         self._groups: tuple[GroupView, ...] = ()
         self._server = ""
         self._incident: Incident | None = None
+        self._window: timeline.Window = None
         self._tables: list[dict[str, Any]] = []
         self._lines: Sequence[WaitLine | Notice] = ()
         self._notes: list[str] = []
@@ -89,7 +90,9 @@ class Builder:
         """Set the incident of the following captures."""
         self._incident = incident
         self._wanted = incident.verdict.signature if incident.verdict is not None else None
-        self._tables = timeline.build(samples, incident.triggers)
+        last = max((sample.time_ns for sample in samples), default=incident.start_ns)
+        self._window = (incident.start_ns, incident.end_ns or last)
+        self._tables = timeline.build(samples, incident.triggers, self._window)
 
     def waits(self, lines: Sequence[WaitLine | Notice]) -> None:
         """Add the lines of waits."""
@@ -134,6 +137,7 @@ class Builder:
         value["columns"] = [key for key, _, _ in COLUMNS]
         value["timeline"] = [*self._threads(), *self._tables]
         value["titles"] = TITLES
+        value["window"] = None if self._window is None else [ns // 10**6 for ns in self._window]
         fired = self._incident.triggers if self._incident is not None else ()
         value["fired"] = timeline.marks(fired)
         graph = value["captures"][self._main]["graph"]
@@ -159,9 +163,8 @@ class Builder:
         return page.encode("utf-8", "backslashreplace")
 
     def _threads(self) -> list[dict[str, Any]]:
-        return timeline.threads(
-            sample for line in self._lines if isinstance(line, WaitLine) for sample in line.history
-        )
+        lines = (line for line in self._lines if isinstance(line, WaitLine))
+        return timeline.threads((s for line in lines for s in line.history), self._window)
 
     def _kind(self) -> str:
         if self._incident is not None:
@@ -242,7 +245,6 @@ def _rows(value: dict[str, Any], number: int) -> list[list[str]]:
         tid, name, connection, user, database = value["who"][who]
         status, _, _, _, label, unwind, lock, _, doing, query, place, _ = value["what"][what]
         waited = capture.get("waited", ())
-        at = f"@{texts[database]}" if database else ""
         rows.append(
             [
                 str(tid),
@@ -251,7 +253,7 @@ def _rows(value: dict[str, Any], number: int) -> list[list[str]]:
                 texts[lock],
                 texts[place],
                 texts[query],
-                texts[user] + at,
+                ", ".join(filter(None, (texts[user], texts[database]))),
                 texts[doing],
                 "" if not waited or waited[index] is None else str(waited[index]),
                 texts[name],

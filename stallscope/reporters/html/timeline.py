@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -48,11 +49,18 @@ _GAUGES = re.compile(
 """Status variables that are gauges. Of all others the rate is shown."""
 
 
-def build(samples: Sequence[Sample], fired: Sequence[Fired]) -> list[dict[str, Any]]:
+Window = tuple[int, int] | None
+"""Beginning and end of the stall, in nanoseconds of the wall clock; None: not known."""
+
+
+def build(
+    samples: Sequence[Sample], fired: Sequence[Fired], window: Window = None
+) -> list[dict[str, Any]]:
     """Return one table for each collector: ``source``, ``time`` (ms), ``series`` by name.
 
     Counters of the server are given as rates a second, under their name and ``/s``. Series that
-    never change are left out, except those that matter most. ``first`` names the series to show.
+    never change are left out, except those that matter most. ``first`` names the series to show;
+    ``changed`` says how much each of these differs in the window from before and after it.
     """
     by_source: dict[str, list[Sample]] = defaultdict(list)
     for sample in samples:
@@ -79,18 +87,40 @@ def build(samples: Sequence[Sample], fired: Sequence[Fired]) -> list[dict[str, A
             left, points = left - 1, points - len(values)
             series[label] = [None if v is None else _short(v) for v in values]
         if series:
+            first = [n for n in series if _rank(n.removesuffix("/s"), asked) < 7]
+            inside = _inside([item.time_ns for item in items], window)
             tables.append(
                 {
                     "source": shown(source),
                     "time": [item.time_ns // 10**6 for item in items],
                     "series": series,
-                    "first": [n for n in series if _rank(n.removesuffix("/s"), asked) < 7],
+                    "first": first,
+                    "changed": {name: _change(series[name], inside) for name in first},
                 }
             )
     return tables
 
 
-def threads(samples: Iterable[ThreadSample]) -> list[dict[str, Any]]:
+def _inside(times: Sequence[int], window: Window) -> list[bool]:
+    if window is None:
+        return []
+    begin, end = window
+    return [begin <= time <= end for time in times]
+
+
+def _change(values: Sequence[float | None], inside: Sequence[bool]) -> float:
+    """Return by how many of its usual deviations a series differs in the stall; 0: not known."""
+    during = [v for v, now in zip(values, inside, strict=False) if now and v is not None]
+    usual = [v for v, now in zip(values, inside, strict=False) if not now and v is not None]
+    if not during or not usual:
+        return 0.0
+    spread = statistics.pstdev(usual) + 0.05 * max(map(abs, (*usual, *during)))
+    if not spread:
+        return 0.0
+    return round(abs(statistics.fmean(during) - statistics.fmean(usual)) / spread, 2)
+
+
+def threads(samples: Iterable[ThreadSample], window: Window = None) -> list[dict[str, Any]]:
     """Return one table with the threads by activity; none where there are no samples."""
     found = sorted(samples, key=lambda sample: sample.time_ns)[-MAX_THREAD_SAMPLES:]
     if not found:
@@ -108,6 +138,10 @@ def threads(samples: Iterable[ThreadSample]) -> list[dict[str, Any]]:
             "time": [sample.time_ns // 10**6 for sample in found],
             "series": series,
             "first": first,
+            "changed": {
+                name: _change(series[name], _inside([s.time_ns for s in found], window))
+                for name in first
+            },
         }
     ]
 

@@ -11,16 +11,16 @@ import msgspec
 from stallscope.analyzers.analysis import Analysis, Finding, Group
 from stallscope.analyzers.subsystems import Subsystems
 from stallscope.model.capture import Capture, Frame, Thread
-from stallscope.reporters import facts
+from stallscope.reporters import facts, firstlines
 from stallscope.reporters.connection import connection_query
 from stallscope.reporters.counts import count_states, thread_of, trust
 from stallscope.reporters.html import pack
 from stallscope.reporters.html.pack import MAX_QUERY, Entry, shown
-from stallscope.reporters.sentence import Speaker
-from stallscope.reporters.sessions import frequent_statements, has_ended
+from stallscope.reporters.sentence import Speaker, remedies
+from stallscope.reporters.sessions import frequent_statements, has_ended, who
 from stallscope.reporters.trigger import why
 
-__all__ = ["BlockerView", "FrameView", "GroupView", "View", "groups", "utc", "view"]
+__all__ = ["BlockerView", "EndingView", "FrameView", "GroupView", "View", "groups", "utc", "view"]
 
 MAX_LOCKS = 20
 MAX_OTHERS = 8
@@ -75,6 +75,16 @@ class GroupView(msgspec.Struct, frozen=True):
     frames: tuple[FrameView, ...]
 
 
+class EndingView(msgspec.Struct, frozen=True):
+    """A statement to paste, and what it does."""
+
+    statement: str
+    effect: str
+    certain: bool
+    in_shell: bool
+    asks: bool
+
+
 class View(msgspec.Struct, frozen=True):
     """One capture. Every text in it is escaped."""
 
@@ -96,6 +106,13 @@ class View(msgspec.Struct, frozen=True):
     running: int
     idle: int
     meaning: str
+    lasted: str
+    """How long the stall has lasted; empty: not known."""
+    who: str
+    """The blocker as a connection; empty: not known."""
+    endings: tuple[EndingView, ...]
+    lines: str
+    """What ``snap`` prints."""
     blocker: BlockerView | None
     locks: tuple[str, ...]
     chain: tuple[str, ...]
@@ -140,7 +157,7 @@ def view(analysis: Analysis, entry: Entry, number: int, subsystems: Subsystems) 
         time=utc(capture.time_ns),
         reason=_REASONS.get(entry.reason, ""),
         verdict=shown(say.verdict(), MAX_QUERY),
-        headline=shown(_headline(say, first), MAX_QUERY),
+        headline=shown(_headline(say, first, has_who=bool(_who(analysis, first))), MAX_QUERY),
         stall=first is not None,
         calm=say.calm,
         title=shown(first.title) if first else shown(_nothing(say)),
@@ -153,6 +170,21 @@ def view(analysis: Analysis, entry: Entry, number: int, subsystems: Subsystems) 
         running=states["running"],
         idle=states["idle"],
         meaning=shown(first.meaning, MAX_QUERY) if first else "",
+        lasted=firstlines.age_text(analysis.age) if analysis.age is not None else "",
+        who=_who(analysis, first),
+        endings=tuple(
+            EndingView(
+                shown(ending.statement, MAX_QUERY),
+                shown(firstlines.effect_text(analysis, ending), MAX_QUERY),
+                ending.certain,
+                ending.in_shell,
+                ending.asks,
+            )
+            for ending in analysis.endings
+        ),
+        lines="\n".join(
+            shown(line.text, MAX_QUERY) for line in firstlines.render(analysis, firstlines.COLUMNS)
+        ),
         blocker=_blocker(analysis, say, first, subsystems) if first else None,
         locks=_several(map(say.lock, first.locks[:MAX_LOCKS])) if first else (),
         chain=_several(map(say.link, first.chain)) if first and len(first.chain) > 1 else (),
@@ -161,7 +193,7 @@ def view(analysis: Analysis, entry: Entry, number: int, subsystems: Subsystems) 
         profile=_profile(first),
         cpu=_cpu(analysis),
         against=_several(first.against) if first else (),
-        remedies=_several(first.remedies) if first else (),
+        remedies=_several(remedies(analysis)),
         references=_several(first.references) if first else (),
         others=_others(analysis, say),
         waiters=_waiters(analysis, first, subsystems) if first else (),
@@ -172,18 +204,27 @@ def view(analysis: Analysis, entry: Entry, number: int, subsystems: Subsystems) 
     )
 
 
-def _headline(say: Speaker, first: Finding | None) -> str:
+def _who(analysis: Analysis, first: Finding | None) -> str:
+    blocker = first.blocker if first is not None else None
+    if blocker is None or blocker.thread is None:
+        return ""
+    return shown(who(analysis.capture.threads[blocker.thread]), MAX_QUERY)
+
+
+def _headline(say: Speaker, first: Finding | None, *, has_who: bool) -> str:
     """Return the verdict as a short headline."""
     if not say.total:
         return "It contains no threads."
-    return f"{_finding(say, first)}{say.lost}"
+    return f"{_finding(say, first, has_who=has_who)}{say.lost}"
 
 
-def _finding(say: Speaker, first: Finding | None) -> str:
+def _finding(say: Speaker, first: Finding | None, *, has_who: bool) -> str:
     if first is None:
         return f"{_nothing(say)}: {say.states()}."
     what = first.title if first.signature is not None else first.title.rstrip(".")
     text = f"{first.threads} of {say.total} threads: {what}"
+    if has_who:
+        return f"{text}."
     if first.blocker is None:
         return f"{text}. The blocker is unknown."
     who = "Blocked by" if first.blocker.certain else "Likely blocked by"
@@ -273,6 +314,7 @@ def _thread_facts(thread: Thread) -> tuple[tuple[str, str], ...]:
     found = (
         ("connection", None if thread.connection is None else str(thread.connection)),
         ("user", thread.user),
+        ("client", thread.host),
         ("database", thread.database),
         ("command", thread.command),
         ("doing", thread.activity),

@@ -13,10 +13,10 @@ from typing import Any
 from stallscope.analyzers.analysis import Analysis
 from stallscope.analyzers.waittree import Holder, Place, Queue, forest
 from stallscope.base.text import clean, one_line
-from stallscope.model.capture import Lock
+from stallscope.model.capture import Lock, Thread
 from stallscope.reporters.lines import short_name, threads_text
 from stallscope.reporters.sentence import Speaker
-from stallscope.reporters.sessions import statement
+from stallscope.reporters.sessions import frequent_statements, statement, who
 
 __all__ = ["MAX_BRANCHES", "MAX_NODES", "MAX_ROOTS", "build", "walk"]
 
@@ -24,7 +24,7 @@ MAX_ROOTS = 10
 MAX_BRANCHES = 6
 """The most places of a queue, its holders, and queues of a holder; the rest is one node."""
 MAX_NODES = 120
-_TIDS = 20
+_TIDS = 200
 _STATEMENT = 200
 
 
@@ -71,11 +71,11 @@ class _Drawing:
         if known is not None:  # where a cycle closes
             return known
         thread, state = self.threads[index], self.analysis.states[index]
-        who = self.say.thread(thread.tid)
+        name = self._name(index)
         number = self.alone[index] = self._node(
             "thread",
-            who if holder.certain else f"likely {who}",
-            _place(self.analysis.places[index]),
+            name if holder.certain else f"likely {name}",
+            _about(thread) or _place(self.analysis.places[index]),
             state=state,
             count=thread.count,
             tids=[thread.tid],
@@ -139,15 +139,24 @@ class _Drawing:
         alone = place.count == 1
         node = self._node(
             "group",
-            self.say.thread(self.threads[first].tid) if alone else threads_text(place.count),
+            self._name(first) if alone else threads_text(place.count),
             _place(place.frames),
             state=self.analysis.states[first],
             count=place.count,
             tids=[self.threads[index].tid for index in place.threads[:_TIDS]],
         )
-        if alone and self.threads[first].query:
-            self.nodes[node]["query"] = statement(self.threads[first], _STATEMENT)
+        common = frequent_statements(self.threads[index] for index in place.threads)[:1]
+        for count, text in common:
+            often = "" if alone else f"{count} x "
+            self.nodes[node]["query"] = f"{often}{one_line(text, _STATEMENT)}"
         self.links.append([parent, node, place.count, source])
+
+    def _name(self, index: int) -> str:
+        """Return how people call it: its connection, where that is known."""
+        thread = self.threads[index]
+        if thread.connection is not None:
+            return f"connection {thread.connection}"
+        return self.say.thread(thread.tid)
 
     def _more(self, parent: int, count: int, note: str) -> None:
         node = self._node("group", f"{threads_text(count)} more", note, count=count)
@@ -173,6 +182,12 @@ class _Drawing:
         }
         self.nodes.append(node)
         return len(self.nodes) - 1
+
+
+def _about(thread: Thread) -> str:
+    """Return user, client and what it does: the connection's number is the title of its box."""
+    text = who(thread)
+    return text if thread.connection is None else text.partition(", ")[2]
 
 
 def _place(frames: Sequence[str]) -> str:
