@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from stallscope.collectors.host.backends import Backends
 from stallscope.collectors.host.collecting import HostCollector
 from stallscope.collectors.host.disks import Disks
 from stallscope.collectors.host.load import Load
@@ -10,7 +11,7 @@ from stallscope.collectors.host.memory import Memory
 from stallscope.collectors.host.pressure import Pressure
 from stallscope.collectors.host.process import ProcessNumbers
 
-__all__ = ["Disks", "Load", "Memory", "Pressure", "ProcessNumbers", "host_collectors"]
+__all__ = ["Backends", "Disks", "Load", "Memory", "Pressure", "ProcessNumbers", "host_collectors"]
 
 
 def host_collectors(

@@ -50,6 +50,7 @@ MAX_WINDOW = 3600.0
 """The longest window of a function, in seconds."""
 
 NAMESPACES = (
+    "backends",
     "command",
     "disk",
     "heartbeat",

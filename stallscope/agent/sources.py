@@ -13,7 +13,7 @@ import msgspec
 
 from stallscope.agent.calibrator import Calibrator
 from stallscope.collectors.collector import Collector, sample
-from stallscope.collectors.host import host_collectors
+from stallscope.collectors.host import Backends, host_collectors
 from stallscope.collectors.processes import Server
 from stallscope.collectors.triggers.command import CommandCollector
 from stallscope.collectors.triggers.engine import (
@@ -168,6 +168,9 @@ def of_server(
     takes where it keeps its connections."""
     main = server.main
     host = host_collectors(main.pid, start_time=main.start_time, datadir=server.datadir)
+    server_family = family(main.exe, main.comm)
+    if server_family == "postgres":
+        host = (*host, Backends(main.pid))
     collectors: list[Collector] = [*host]
 
     def host_rests(at_rest: bool) -> None:
@@ -175,7 +178,7 @@ def of_server(
             collector.at_rest = at_rest
 
     collectors += [CommandCollector(command) for command in settings.commands]
-    if family(main.exe, main.comm) not in ("mysql", "mariadb"):
+    if server_family not in ("mysql", "mariadb"):
         return Sources(tuple(collectors), set_rest=host_rests)
     ask = None if login is None else partial(login, server)
     collectors.append(Calibrator(main.pid, ask, use_layout))

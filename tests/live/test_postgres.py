@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from tests.live.shots import take, threads_with
+from tests.live.shots import run, take, threads_with
 from tests.support.servers import Child, Postgres, wait_until
+from tests.support.stalls.postgres_locks import row_lock
 from tests.support.targets import trouble
 
 pytestmark = pytest.mark.needs("root", "bpf")
@@ -40,3 +42,16 @@ def test_one_capture_of_all_processes(postgres: Postgres, tmp_path: Path) -> Non
         assert len(threads_with(shot.capture, "ProcSleep", "PostgresMain")) == 5
         assert [trouble(pid) for pid in backends] == [[]] * len(backends)
         wait_until(lambda: set(postgres.backends()) == set(backends), "the same backends")
+
+
+@pytest.mark.needs("postgres")
+def test_the_agent_sees_blocked_backends_without_a_login(tmp_path: Path) -> None:
+    """On a server of its own: backends whose clients were killed go on waiting."""
+    with Postgres() as server, row_lock(server, 15) as holder:
+        done = run("cron", "-p", server.pid, "--dest", tmp_path / "store", "--seconds", 10)
+        listed = run("incidents", "--dest", tmp_path / "store", "--json")
+    assert done.returncode == 0, done.stderr
+    (incident,) = json.loads(listed.stdout)["incidents"]
+    assert incident["trigger"] == "backend-locks"
+    assert incident["verdict"] == "postgres-heavyweight-lock"
+    assert incident["ending"] == f"SELECT pg_terminate_backend({holder});"

@@ -14,6 +14,7 @@ import pytest
 
 from stallscope.base.errors import StallscopeError
 from stallscope.collectors.host import (
+    Backends,
     Disks,
     Load,
     Memory,
@@ -21,6 +22,7 @@ from stallscope.collectors.host import (
     ProcessNumbers,
     host_collectors,
 )
+from stallscope.collectors.host.backends import activity
 from stallscope.collectors.host.collecting import OpenedFile, Pace
 
 TICKS = 2 / os.sysconf("SC_CLK_TCK")
@@ -269,3 +271,44 @@ def test_all_of_them_keep_few_files_open() -> None:
     for collector in collectors:
         collector.close()
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize(
+    ("title", "expected"),
+    [
+        ("postgres: app shop [local] UPDATE waiting", "waiting"),
+        ("postgres: app shop 10.0.0.7(51324) SELECT", "active"),
+        ("postgres: 15/main: app shop 10.0.0.7(51324) idle in transaction", "idle_in_transaction"),
+        ("postgres: app shop [local] idle in transaction (aborted)", "idle_in_transaction"),
+        ("postgres: app shop fe80::1(5432) idle  ", "idle"),
+        ("postgres: app shop [local] startup", None),
+        ("postgres: app shop [local] authentication", None),
+        ("postgres: checkpointer ", None),
+        ("postgres: autovacuum worker shop", None),
+        ("postgres: walsender rep 10.0.0.8(4711) streaming 0/3000060", None),
+        ("postgres: parallel worker for PID 4711", None),
+        ("/usr/lib/postgresql/15/bin/postgres -D /var/lib/postgresql/15/main", None),
+        ("", None),
+    ],
+)
+def test_what_a_backend_does_is_in_its_title(title: str, expected: str | None) -> None:
+    assert activity(title) == expected
+
+
+def test_backends_are_counted(tmp_path: Path) -> None:
+    titles = ["app shop [local] UPDATE waiting"] * 3 + ["app shop [local] SELECT"] * 2
+    titles += ["app shop [local] idle", "app shop [local] idle in transaction", "walwriter "]
+    files = {f"{100 + i}/cmdline": f"postgres: {text}\0\0" for i, text in enumerate(titles)}
+    children = " ".join(str(100 + i) for i in range(len(titles) + 1))  # one has ended meanwhile
+    proc = _write(tmp_path, {"7/task/7/children": children, **files})
+    collector = Backends(7, proc=proc)
+    assert collector.collect().values == {
+        "backends.total": 7.0,
+        "backends.active": 5.0,
+        "backends.waiting": 3.0,
+        "backends.idle": 1.0,
+        "backends.idle_in_transaction": 1.0,
+    }
+    collector.close()
+    with pytest.raises(StallscopeError):
+        Backends(8, proc=proc).collect()

@@ -174,7 +174,11 @@ WAIT = f'{TRIGGER}wait = "fsync"\n'
         (f"{TRIGGER}threshold = 1\n", 2, "it has no condition: give a 'variable' or a 'wait'"),
         (f'{VARIABLE}wait = "fsync"\nthreshold = 1', 3, "not both"),
         (f"{TRIGGER}variable = 'a +'\nthreshold = 1", 3, "'a .': unexpected end: a number"),
-        (f"{TRIGGER}variable = 'os.system'\nthreshold = 1", 3, "names begin with command, disk"),
+        (
+            f"{TRIGGER}variable = 'os.system'\nthreshold = 1",
+            3,
+            "names begin with backends, command",
+        ),
         (
             f"{TRIGGER}variable = 'rats(x)'\nthreshold = 1",
             3,

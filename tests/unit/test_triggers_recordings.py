@@ -80,7 +80,8 @@ def test_an_hour_of_a_healthy_server_fires_nothing(server: str, seed: int) -> No
 def test_all_triggers_can_fire_on_a_healthy_server(server: str) -> None:
     hour = healthy_time(load(f"healthy-{server}"), 600, 3)
     result = dry_run(triggerfile.defaults(), hour, {"host.cpus": 2})
-    assert [t.settings.name for t in result.triggers if not t.state.samples] == []
+    silent = [t.settings.name for t in result.triggers if not t.state.samples]
+    assert silent == ["backend-locks"], "it is PostgreSQL's"
 
 
 @pytest.mark.parametrize("name", STALLS)
