@@ -12,7 +12,7 @@ from stallscope.analyzers.catalogfile import EndEntry
 from stallscope.analyzers.scene import Scene
 from stallscope.model.capture import Thread
 
-__all__ = ["of"]
+__all__ = ["kills", "of"]
 
 POSTGRES = "postgres"
 _KILL_SERVERS = ("mysql", "mariadb")
@@ -37,6 +37,25 @@ def of(
     # The server is asked only where nothing else is known.
     found = [ending for ending in found if not ending.asks] or found[:1]
     return tuple(sorted(found, key=lambda ending: not ending.certain))
+
+
+def kills(thread: Thread, server: str | None) -> tuple[Ending, ...]:
+    """Return what ends the statement of a thread, and its connection; none where it has no number
+    that the server's KILL takes."""
+    if server not in (*_KILL_SERVERS, POSTGRES):
+        return ()
+    number = _number(thread, server)
+    if number is None:
+        return ()
+    found = [Ending(_terminate(number, server), f"its connection ends{_lost(thread)}", number)]
+    if not thread.rests:
+        effect = f"its {_verb(thread)} ends with an error; the connection stays"
+        found.insert(0, Ending(_cancel(number, server), effect, number))
+    return tuple(found)
+
+
+def _lost(thread: Thread) -> str:
+    return ", and its transaction is rolled back" if thread.transaction else ""
 
 
 def _by_kill(scene: Scene, finding: Finding, signature: Signature, server: str) -> Iterator[Ending]:

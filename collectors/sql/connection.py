@@ -200,6 +200,12 @@ class Connection:
         return self._before[0] + sum(one.connects for one in self._workers())
 
     @property
+    def sent(self) -> int:
+        """How many statements the open session has sent: they are in the server's own counts."""
+        session = self._worker.session
+        return 0 if session is None else session.sent
+
+    @property
     def dropped(self) -> int:
         """How many answers came too late."""
         return self._before[1] + sum(one.dropped for one in self._workers())

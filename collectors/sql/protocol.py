@@ -149,6 +149,8 @@ class SqlSession:
         """Returns whether a caller still waits for the answers: if not, no further statement is
         sent."""
         self.version = facts.version
+        self.sent = 0
+        """Statements so far."""
         _sessions.add(self)
 
     @property
@@ -275,6 +277,7 @@ class SqlSession:
         if not self.wanted():
             raise LateError("the query was aborted")
         try:
+            self.sent += 1
             with self._raw.cursor(SSCursor) as cursor:
                 yield cursor
         except StallscopeError:

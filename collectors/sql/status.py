@@ -15,7 +15,10 @@ from stallscope.collectors.sql.collecting import SqlCollector, number
 from stallscope.collectors.sql.connection import Connection
 from stallscope.collectors.sql.protocol import Row, SqlSession
 
-__all__ = ["Pulse", "Status"]
+__all__ = ["RATES", "Pulse", "Status"]
+
+RATES = "SHOW GLOBAL STATUS WHERE Variable_name IN ('Questions', 'Threads_running')"
+"""What `top` draws over time."""
 
 ALL = "SHOW GLOBAL STATUS"
 SOME = "SHOW GLOBAL STATUS WHERE Variable_name IN ({})"

@@ -28,7 +28,8 @@ examples:
   stallscope top --replay /var/lib/stallscope/incidents/20261121T145012.345Z-mariadbd-4711
   stallscope top --replay stall.jsonl.zst
 
-keys: space pause, / filter, t threads, b blocker, Enter stack, c capture, ? help, q quit
+keys: space pause, / filter, t threads, b blocker, s sort, k kill, Enter stack or incident,
+c capture, F1 or ? help, q quit
 """
 
 
@@ -54,6 +55,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _options.add_uprobes_argument(what)
     _options.add_force_kernel_argument(what)
     _sql.add_deadline_argument(_sql.add_sql_arguments(parser))
+    parser.add_argument(
+        "--read-only", action="store_true", help="send nothing to the server: the key k is off"
+    )
     other = parser.add_argument_group("files")
     other.add_argument(
         "--dest", type=Path, metavar="DIR", help="the store of the incidents to show"
@@ -101,6 +105,8 @@ def run(args: argparse.Namespace) -> Exit:
         source,
         State(", ".join(source.titles), replay=bool(args.replay)),
         args.capture_dir.absolute(),
+        dest=args.dest,
+        read_only=args.read_only,
     )
     try:
         app.run()

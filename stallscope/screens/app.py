@@ -23,29 +23,50 @@ from textual.message import Message
 from textual.screen import ModalScreen, Screen
 from textual.widgets import Footer, Input
 
+from stallscope.analyzers.analysis import Ending
+from stallscope.analyzers.endings import kills
+from stallscope.base.errors import StallscopeError
+from stallscope.base.text import one_line
+from stallscope.reporters import incidents
 from stallscope.reporters.lines import wrap
+from stallscope.reporters.sessions import who
 from stallscope.screens import panes
-from stallscope.screens.events import Ended, Event, IncidentsListed, Saved, Source, SourceState
+from stallscope.screens.events import (
+    Ended,
+    Event,
+    IncidentsListed,
+    Noted,
+    Saved,
+    Source,
+    SourceState,
+)
 from stallscope.screens.rows import Rows
 from stallscope.screens.state import State
+from stallscope.store import layout, read_incident, reading_dest
 
 __all__ = ["Top", "capture_path"]
 
+SHOWN_AT_ONCE = (Saved, Noted, Ended, SourceState, IncidentsListed)
+"""Events that are taken while the screen is paused."""
 END_SECONDS = 5.0
 """Seconds after a signal until the kernel ends the process: Textual waits for its terminal, without
 end where that is gone."""
 TERMINAL_SECONDS = 1.0
 """Between checks that the terminal is still there, since Textual reads one that is gone in a loop,
 and that the screen has its size."""
-DOING_ROWS, DOING_ROWS_HIGH = 3, 5
+VERDICT_ROWS, VERDICT_ROWS_HIGH = 5, 9
+"""The most rows of the verdict."""
+DOING_ROWS, DOING_ROWS_HIGH = 2, 5
 """The most rows of what threads do, and on a high screen."""
 HIGH = 32
 HELP = (
     ("space", "pause or resume; no stacks are taken while paused"),
+    ("s, r", "sort the threads by the next column; reverse the order"),
+    ("k", "end the statement or the connection under the cursor; asks first"),
     ("/", "show only threads, locks and files that match a regular expression"),
     ("t", "all threads; Enter shows the stack of one"),
     ("b", "the stack of the blocker"),
-    ("Enter", "the stack of the thread under the cursor"),
+    ("Enter", "the stack of the thread, or the incident, under the cursor"),
     ("c", "save a capture to a file (mode 0600)"),
     ("Tab", "next pane; arrows, PgUp, PgDn scroll"),
     ("Esc", "back"),
@@ -98,8 +119,21 @@ class View(Screen[None]):
         self.call_after_refresh(self.follow)
 
     def on_rows_picked(self, message: Rows.Picked) -> None:
-        """Show a stack."""
-        self.top.show_stack(message.thread)
+        """Show a stack, or an incident."""
+        if message.row.incident is not None:
+            self.top.show_incident(message.row.incident)
+        elif message.row.thread is not None:
+            self.top.show_stack(message.row.thread)
+
+    def on_rows_sorted(self, message: Rows.Sorted) -> None:
+        """Sort by a column; again: the other way round."""
+        self.top.sort_by(message.column)
+
+    def under_cursor(self) -> int | None:
+        """Return the thread under the cursor."""
+        widget = self.focused
+        row = widget.at_cursor if isinstance(widget, Rows) else None
+        return None if row is None else row.thread
 
     def _above(self) -> None:
         """Show the lines above the lists of all screens: the target, and the result of the last
@@ -140,7 +174,7 @@ class Overview(View):
             yield Rows("Who waits on what", id="tree", threads=True)
             with Vertical(id="side"):
                 yield Rows("Locks and files", id="waits")
-                yield Rows("Incidents", id="incidents")
+                yield Rows("Incidents", id="incidents", threads=True)
         yield Footer(show_command_palette=False)
 
     def follow(self) -> None:
@@ -149,8 +183,9 @@ class Overview(View):
             return  # the panes do not exist yet
         app, state, width = self.top, self.top.state, self.size.width
         self._above()
-        self._fit("verdict", panes.verdict(state, width)[:3])
-        self._rows("chart").show(panes.chart(state, width))
+        most = VERDICT_ROWS if self.size.height < HIGH else VERDICT_ROWS_HIGH
+        self._fit("verdict", panes.verdict(state, width)[:most])
+        self._fit("chart", panes.chart(state, width), border=1)
         most = DOING_ROWS if self.size.height < HIGH else DOING_ROWS_HIGH
         self._fit("doing", panes.doing(state, width, most), border=1)
         self._pane("tree", (state.analysis,), lambda width: panes.tree(state, width))
@@ -163,7 +198,7 @@ class Overview(View):
             lambda width: panes.incidents(state.incidents, width),
         )
         incidents = self._rows("incidents")
-        height = 1 + min(len(incidents.rows), max(2, self.size.height // 8))
+        height = 1 + min(len(incidents.rows), max(1, self.size.height // 14))
         if incidents.size.height + 1 != height:
             incidents.styles.height = height
 
@@ -199,8 +234,33 @@ class Threads(View):
         app, width = self.top, self.size.width
         self._above()
         if app.state.analysis is not None:
-            rows = panes.threads(app.state.analysis, max(20, width - 1), app.pattern)
+            rows = panes.threads(app.state.analysis, max(20, width - 1), app.pattern, app.sort)
             self._rows("list").show(rows)
+
+
+class IncidentView(View):
+    """One incident of the store, as `stallscope incidents ID` prints it."""
+
+    AUTO_FOCUS = "#list"
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "app.back", "Back")]
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self._incident = name
+
+    def compose(self) -> ComposeResult:
+        """Make one list."""
+        yield Rows(id="head", focus=False)
+        yield Rows(id="degraded_sources", focus=False)
+        yield Rows("Incident", id="list")
+        yield Footer(show_command_palette=False)
+
+    def follow(self) -> None:
+        """Show it; it is read once for each width."""
+        self._above()
+        self._rows("list").show(
+            self.top.incident_rows(self._incident, max(20, self.size.width - 1))
+        )
 
 
 class Stack(View):
@@ -280,6 +340,42 @@ class Help(ModalScreen[None]):
         widget.focus()
 
 
+class Confirm(ModalScreen[str | None]):
+    """Ask which of the statements that end a connection is to be sent, if any."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,n,q", "dismiss(None)"),
+        Binding("1", "send(0)"),
+        Binding("2", "send(1)"),
+    ]
+
+    def __init__(self, who: str, endings: tuple[Ending, ...]) -> None:
+        super().__init__()
+        self._who = who
+        self._endings = endings
+
+    def compose(self) -> ComposeResult:
+        """Make the text."""
+        yield Rows("Send to the server?", id="confirm")
+
+    def on_mount(self) -> None:
+        """Fill it."""
+        rows = [panes.plain(line.text, "bold") for line in wrap(self._who, 70)]
+        for number, ending in enumerate(self._endings, 1):
+            rows.append(panes.plain(f"  {number}  {ending.statement}", "bold red"))
+            rows += [panes.plain(line.text) for line in wrap(ending.effect, 70, indent=" " * 5)]
+        rows.append(panes.plain("  Esc  send nothing", "dim"))
+        widget = self.query_one("#confirm", Rows)
+        widget.show(rows)
+        widget.styles.height = len(rows) + 2
+        widget.focus()
+
+    def action_send(self, number: int) -> None:
+        """Return the statement to the caller."""
+        if number < len(self._endings):
+            self.dismiss(self._endings[number].statement)
+
+
 class Ask(ModalScreen[str | None]):
     """Ask for a filter."""
 
@@ -296,6 +392,15 @@ class Ask(ModalScreen[str | None]):
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Return the text to the caller."""
         self.dismiss(event.value)
+
+
+def _incident_rows(dest: Path, name: str, width: int) -> list[panes.Row]:
+    try:
+        stored = read_incident(dest / layout.INCIDENTS / name)
+        found = incidents.whole(stored, stored.entries(), stored.samples(), width, blocks=True)
+        return [panes.plain(line.text, line.style) for line in found]
+    except (StallscopeError, OSError) as error:
+        return [panes.plain(one_line(str(error), width), "bold yellow")]
 
 
 def _end_without_terminal(number: int, frame: FrameType | None) -> None:
@@ -320,11 +425,23 @@ class Top(App[None]):
         Binding("slash", "filter", "Filter", key_display="/"),
         Binding("t", "threads", "Threads"),
         Binding("b", "blocker", "Blocker"),
+        Binding("s", "sort", "Sort"),
+        Binding("r", "reverse", show=False),
+        Binding("k,f9", "kill", "Kill", key_display="k"),
         Binding("c", "capture", "Capture"),
-        Binding("question_mark", "help", "Help", key_display="?"),
+        Binding("f1,h,question_mark", "help", "Help", key_display="?"),
     ]
 
-    def __init__(self, source: Source, state: State, folder: Path) -> None:
+    def __init__(
+        self,
+        source: Source,
+        state: State,
+        folder: Path,
+        *,
+        dest: Path | None = None,
+        read_only: bool = False,
+    ) -> None:
+        """``dest``: the store of the incidents; ``read_only``: nothing is sent to the server."""
         super().__init__(ansi_color=True)
         self.theme = "ansi-dark"
         self.animation_level = "none"
@@ -332,7 +449,11 @@ class Top(App[None]):
         self.state = state
         self.folder = folder
         self.paused = False
+        self.read_only = read_only
+        self.sort = panes.Sort()
         self.pattern: re.Pattern[str] | None = None
+        self._dest = dest
+        self._incidents: dict[tuple[str, int], list[panes.Row]] = {}
         self.failure: Exception | None = None
         self._waiting: deque[Event] = deque(maxlen=2000)
 
@@ -382,7 +503,9 @@ class Top(App[None]):
     def on_source_event(self, message: SourceEvent) -> None:
         """Take an event; while paused, events that would change the screen are kept for later."""
         event = message.event
-        if self.paused and not isinstance(event, Saved | Ended | SourceState | IncidentsListed):
+        if self.paused and not isinstance(
+            event, Saved | Noted | Ended | SourceState | IncidentsListed
+        ):
             self._waiting.append(event)
             return
         self.state.take(event)
@@ -437,6 +560,63 @@ class Top(App[None]):
         analysis = self.state.analysis
         if analysis is not None and 0 <= thread < len(analysis.capture.threads):
             self.push_screen(Stack(thread))
+
+    def show_incident(self, name: str) -> None:
+        """Show an incident of the store."""
+        self.push_screen(IncidentView(name))
+
+    def incident_rows(self, name: str, width: int) -> list[panes.Row]:
+        """Return the lines of an incident, or why it cannot be read."""
+        key = name, width
+        if key not in self._incidents:
+            self._incidents.clear()
+            self._incidents[key] = _incident_rows(self._dest or reading_dest(), name, width)
+        return self._incidents[key]
+
+    def sort_by(self, column: str) -> None:
+        """Sort the threads by a column; by the same again: the other way round."""
+        reverse = column == self.sort.by and not self.sort.reverse
+        self.sort = panes.Sort(column, reverse)
+        self.follow()
+
+    def action_sort(self) -> None:
+        """Sort the threads by the next column."""
+        at = panes.SORTS.index(self.sort.by) if self.sort.by in panes.SORTS else -1
+        self.sort = panes.Sort(panes.SORTS[(at + 1) % len(panes.SORTS)])
+        self.state.note = f"threads sorted by {self.sort.by}"
+        self.follow()
+
+    def action_reverse(self) -> None:
+        """Reverse the order of the threads."""
+        self.sort = panes.Sort(self.sort.by, not self.sort.reverse)
+        self.follow()
+
+    def action_kill(self) -> None:
+        """Ask which statement ends what is under the cursor, and send it."""
+        screen, analysis = self._shown_screen(), self.state.analysis
+        index = screen.under_cursor() if isinstance(screen, View) else None
+        if analysis is None or index is None or index >= len(analysis.capture.threads):
+            self._note("no thread under the cursor: choose one in the list")
+            return
+        if self.read_only:
+            self._note("--read-only: nothing is sent to the server")
+            return
+        thread = analysis.capture.threads[index]
+        found = kills(thread, analysis.server)
+        if not found:
+            self._note("its connection is not known, so there is no KILL for it")
+            return
+
+        def taken(statement: str | None) -> None:
+            if statement is not None:
+                self._note(f"sending {statement}")
+                self.source.kill(statement)
+
+        self.push_screen(Confirm(who(thread) or f"thread {thread.tid}", found), taken)
+
+    def _note(self, text: str) -> None:
+        self.state.note = text
+        self.follow()
 
     def action_capture(self) -> None:
         """Save a new capture to a file."""

@@ -18,7 +18,9 @@ __all__ = [
     "Ended",
     "Event",
     "IncidentsListed",
+    "Noted",
     "Put",
+    "Rates",
     "Saved",
     "Source",
     "SourceState",
@@ -61,13 +63,29 @@ class IncidentsListed(msgspec.Struct, frozen=True):
     incidents: tuple[Summary, ...]
 
 
+class Noted(msgspec.Struct, frozen=True):
+    """What a key brought about, one sentence."""
+
+    text: str
+
+
+class Rates(msgspec.Struct, frozen=True):
+    """What the server's status says of one moment."""
+
+    ts: float
+    queries: float
+    """Statements since its start."""
+    running: int
+    """``Threads_running``, without this program's own."""
+
+
 class Ended(msgspec.Struct, frozen=True):
     """No more events follow."""
 
     why: str
 
 
-Event = WaitsSeen | Analyzed | Saved | SourceState | IncidentsListed | Ended
+Event = WaitsSeen | Analyzed | Saved | SourceState | IncidentsListed | Noted | Rates | Ended
 Put = Callable[[Event], None]
 
 
@@ -82,6 +100,10 @@ class Source(Protocol):
 
     def capture(self, path: Path) -> None:
         """Take a capture into a file; a Saved follows."""
+        ...
+
+    def kill(self, statement: str) -> None:
+        """Send a KILL that the user has confirmed; a Noted follows."""
         ...
 
     def close(self) -> None:

@@ -30,6 +30,7 @@ from stallscope.screens.events import (
     Ended,
     Event,
     IncidentsListed,
+    Noted,
     Put,
     Saved,
     SourceState,
@@ -133,6 +134,13 @@ class LiveSource:
             return
         self._wanted.append(path)
         self._ask()
+
+    def kill(self, statement: str) -> None:
+        """Have the connection send it."""
+        if self._asking is None:
+            self._put(Noted(f"no SQL connection: paste {statement} into a client"))
+            return
+        self._asking.kill(statement)
 
     def close(self) -> None:
         """End the probe, and wait for that."""

@@ -15,17 +15,19 @@ from stallscope.analyzers.names import display
 from stallscope.base.text import clean, end_of_name, one_line
 from stallscope.model import threadhistory
 from stallscope.model.capture import Lock, LockKind
-from stallscope.reporters import cost, waittree
+from stallscope.reporters import cost, firstlines, waittree
 from stallscope.reporters import threads as thread_lines
 from stallscope.reporters.lines import clock, short_name, wrap
 from stallscope.reporters.sentence import Speaker
 from stallscope.reporters.sessions import has_ended, session, statement
 from stallscope.reporters.units import duration, number
-from stallscope.screens.state import HISTORY, Doing, Moment, State, Watched
+from stallscope.screens.state import HISTORY, Doing, Moment, Rate, State, Watched
 from stallscope.store import Summary
 
 __all__ = [
+    "SORTS",
     "Row",
+    "Sort",
     "chart",
     "degraded_sources",
     "doing",
@@ -64,6 +66,10 @@ class Row(msgspec.Struct, frozen=True):
 
     parts: tuple[tuple[str, str], ...]
     thread: int | None = None
+    incident: str | None = None
+    """Its id, where the row is of one."""
+    columns: tuple[tuple[int, str], ...] = ()
+    """Of a heading: where each column begins, and what it sorts by."""
 
     @property
     def text(self) -> str:
@@ -114,18 +120,12 @@ def _cost(state: State, width: int) -> str:
 
 
 def verdict(state: State, width: int) -> list[Row]:
-    """Return the verdict of the last capture, and since when it is the same."""
+    """Return the first lines of the last capture: what, who, and the statement that ends it."""
     analysis = state.analysis
     if analysis is None:
         text = state.ended or "waiting for the first capture …"
         return [plain(line.text, "dim") for line in wrap(text, width)]
-    say = Speaker(analysis)
-    text = say.verdict().removeprefix(f"{say.server()}: ")
-    lasts = int(state.shot_ts - state.since)
-    if analysis.findings and lasts > 0:
-        text = f"{text.removesuffix('.')}; for {lasts} s."
-    text = text[:1].upper() + text[1:]
-    return [plain(line.text, say.style) for line in wrap(text, width)]
+    return [plain(line.text, line.style) for line in firstlines.brief(analysis, width)]
 
 
 def degraded_sources(state: State, width: int) -> list[Row]:
@@ -154,6 +154,21 @@ def chart(state: State, width: int) -> list[Row]:
         last = next((count for count in reversed(counts) if count is not None), None)
         style = _STYLES[name] if last or name == "idle" else "dim"
         rows.append(Row(((_label(name, last), style), (sparkline(counts, most), style))))
+    return rows + _rates(state, min(columns, HISTORY))
+
+
+def _rates(state: State, columns: int) -> list[Row]:
+    """Return statements a second, and threads that run, as the server's status says."""
+    if not state.rates:
+        return []
+    series = _by_second(state.rates, state.now, columns, _STALE_DOING)
+    rows = []
+    for name, field in (("queries/s", "queries"), ("Threads_running", "running")):
+        values = [None if one is None else float(getattr(one, field)) for one in series]
+        last = next((value for value in reversed(values) if value is not None), None)
+        most = max((value or 0.0 for value in values), default=0.0)
+        label = _label(name, None if last is None else round(last))
+        rows.append(Row(((label, "cyan"), (sparkline(values, most), "cyan"))))
     return rows
 
 
@@ -187,7 +202,7 @@ def _label(name: str, count: int | None) -> str:
     return f"{name[:_NAME]:<{_NAME}} {'' if count is None else number(count):>5} "
 
 
-_Timed = TypeVar("_Timed", Moment, Doing)
+_Timed = TypeVar("_Timed", Moment, Doing, Rate)
 
 
 def _by_second(
@@ -292,31 +307,101 @@ def incidents(found: Sequence[Summary], width: int) -> list[Row]:
             length = f"for {duration((item.end_ns - item.start_ns) / 1e6)}"
         trigger = f" ({item.trigger})" if item.trigger else ""
         text = f"{clock(item.start_ns / 1e9)} {what}{trigger} {length}, {item.captures} captures"
-        rows.append(plain(_cut(one_line(text, 400), width), "red" if item.going_on else ""))
+        style = "red" if item.going_on else ""
+        rows.append(Row(((_cut(one_line(text, 400), width), style),), incident=item.id))
     return rows
 
 
-def threads(analysis: Analysis, width: int, pattern: re.Pattern[str] | None) -> list[Row]:
-    """Return the threads, those that wait first."""
-    say = Speaker(analysis)
-    order = sorted(
-        range(len(analysis.capture.threads)),
-        key=lambda i: (_ORDER.get(analysis.states[i], 3), analysis.capture.threads[i].tid),
-    )
+class Sort(msgspec.Struct, frozen=True):
+    """How the list of threads is ordered."""
+
+    by: str = "state"
+    reverse: bool = False
+
+
+SORTS = ("state", "time", "connection", "user", "database", "statement")
+
+_COLUMNS = (
+    ("connection", "conn", 7, 0),
+    ("user", "user@host", 18, 60),
+    ("database", "database", 12, 110),
+    ("time", "time", 8, 0),
+    ("state", "state", 8, 0),
+    ("activity", "server state", 22, 100),
+)
+"""What it sorts by, heading, width, and the least width of a screen that shows it."""
+
+
+def threads(
+    analysis: Analysis,
+    width: int,
+    pattern: re.Pattern[str] | None,
+    sort: Sort = Sort(),  # noqa: B008
+) -> list[Row]:
+    """Return a heading and the threads; those that wait come first, if nothing else is asked."""
+    shown = [column for column in _COLUMNS if width >= column[3]]
     rows = []
-    for index in order:
-        thread = analysis.capture.threads[index]
-        place = " < ".join(short_name(frame) for frame in analysis.places[index])
-        whose = session(thread)
-        query = statement(thread, _STATEMENT)
-        who = say.thread(thread.tid).removeprefix("thread ")
-        state = analysis.states[index]
-        said = f"{query}  " if query else f"{one_line(whose)}  " if whose else ""
-        text = clean(f"{who:<8} {state:<8} ") + said + clean(place)
-        text += f"  {one_line(whose)}" if whose and query else ""
-        if pattern is None or pattern.search(text):
-            rows.append(plain(_cut(text, width), _STYLES.get(state, ""), index))
-    return rows or [plain("no thread matches the filter", "dim")]
+    for index in _ordered(analysis, sort):
+        cells = _cells(analysis, index)
+        text = "".join(_cell(cells[key], size) for key, _, size, _ in shown) + cells["statement"]
+        whole = f"{analysis.capture.threads[index].tid} {' '.join(cells.values())}"
+        if pattern is None or pattern.search(whole):
+            style = _STYLES.get(analysis.states[index], "")
+            rows.append(plain(_cut(text, width), style, index))
+    return [_heading(shown, width, sort), *(rows or [plain("no thread matches the filter", "dim")])]
+
+
+def _heading(shown: Sequence[tuple[str, str, int, int]], width: int, sort: Sort) -> Row:
+    text, places = "", []
+    for key, name, size, _ in (*shown, ("statement", "statement, or where it is", 40, 0)):
+        places.append((len(text), key))
+        mark = ("▲" if sort.reverse else "▼") if key == sort.by else ""
+        text += _cell(f"{name}{mark}", size)
+    return Row(((_cut(text, width), "bold"),), columns=tuple(places))
+
+
+def _cell(text: str, size: int) -> str:
+    return f"{_cut(text, size - 1):<{size}}"
+
+
+def _cells(analysis: Analysis, index: int) -> dict[str, str]:
+    """Return what each column shows of a thread, without control characters."""
+    thread = analysis.capture.threads[index]
+    place = " < ".join(short_name(frame) for frame in analysis.places[index])
+    query = statement(thread, _STATEMENT)
+    number = thread.connection if thread.connection is not None else thread.tid
+    who = "@".join(filter(None, (thread.user, thread.host)))
+    ns = thread.age_ns if thread.age_ns is not None else thread.waited_ns
+    activity = thread.activity or ("" if thread.command == "Query" else thread.command or "")
+    return {
+        "connection": str(number),
+        "user": one_line(who, 60),
+        "database": one_line(thread.database or "", 60),
+        "time": "" if ns is None else duration(ns / 1e6),
+        "state": analysis.states[index],
+        "activity": one_line(activity, 60),
+        "statement": f"{query}  {clean(place)}" if query else clean(place),
+    }
+
+
+def _ordered(analysis: Analysis, sort: Sort) -> list[int]:
+    threads = analysis.capture.threads
+
+    def key(index: int) -> tuple[object, ...]:
+        thread = threads[index]
+        state = _ORDER.get(analysis.states[index], 3)
+        time = -(thread.age_ns or thread.waited_ns or 0)
+        first: dict[str, object] = {
+            "time": time,
+            "connection": thread.connection or thread.tid,
+            "user": f"{thread.user or chr(0x10FFFF)}@{thread.host or ''}",
+            "database": thread.database or chr(0x10FFFF),
+            "statement": thread.query or chr(0x10FFFF),
+            "activity": thread.activity or chr(0x10FFFF),
+        }
+        return (first.get(sort.by, state), state, time, thread.tid)
+
+    return sorted(range(len(threads)), key=key, reverse=sort.reverse)
 
 
 def stack(analysis: Analysis, index: int, width: int) -> list[Row]:

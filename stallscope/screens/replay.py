@@ -15,7 +15,7 @@ from stallscope.base.inputfile import chunks
 from stallscope.model import sessionsfile
 from stallscope.model.capture import Capture
 from stallscope.model.waitlines import WaitLine
-from stallscope.screens.events import Analyzed, Ended, Event, Put, Saved, WaitsSeen
+from stallscope.screens.events import Analyzed, Ended, Event, Noted, Put, Saved, WaitsSeen
 
 __all__ = ["Replay", "source"]
 
@@ -96,6 +96,10 @@ class Replay:
     def capture(self, path: Path) -> None:
         """Report that a replay takes no captures."""
         self._put(Saved(error="no captures during a replay"))
+
+    def kill(self, statement: str) -> None:
+        """Report that a replay has no server."""
+        self._put(Noted(f"a replay has no server: {statement} was not sent"))
 
     def close(self) -> None:
         """End."""

@@ -10,6 +10,7 @@ from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
 from textual.binding import Binding, BindingType
+from textual.events import Click
 from textual.geometry import Region, Size
 from textual.message import Message
 from textual.reactive import reactive
@@ -28,8 +29,8 @@ class Rows(ScrollView):
     Rows { scrollbar-size-vertical: 1; scrollbar-size-horizontal: 0; overflow-x: hidden; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up,k", "move(-1)", "Up", show=False),
-        Binding("down,j", "move(1)", "Down", show=False),
+        Binding("up", "move(-1)", "Up", show=False),
+        Binding("down", "move(1)", "Down", show=False),
         Binding("pageup", "page(-1)", "Page up", show=False),
         Binding("pagedown", "page(1)", "Page down", show=False),
         Binding("home,g", "move(-1000000)", "First", show=False),
@@ -40,11 +41,18 @@ class Rows(ScrollView):
     cursor: reactive[int] = reactive(0, repaint=False)
 
     class Picked(Message):
-        """The user picked the thread of a row."""
+        """The user picked a row of a thread or of an incident."""
 
-        def __init__(self, thread: int) -> None:
+        def __init__(self, row: Row) -> None:
             super().__init__()
-            self.thread = thread
+            self.row = row
+
+    class Sorted(Message):
+        """The user picked a column by its heading."""
+
+        def __init__(self, column: str) -> None:
+            super().__init__()
+            self.column = column
 
     def __init__(
         self, title: str = "", *, id: str, focus: bool = True, threads: bool = False
@@ -71,12 +79,17 @@ class Rows(ScrollView):
         self._rows = list(rows)
         if len(before) != len(self._rows):
             self.virtual_size = Size(self.size.width, len(self._rows))
-            self.cursor = max(0, min(self.cursor, len(self._rows) - 1))
+            self.cursor = max(self._first, min(self.cursor, len(self._rows) - 1))
             self.refresh()
             return
         for number, (old, new) in enumerate(zip(before, self._rows, strict=True)):
             if old != new:
                 self._redraw(number)
+
+    @property
+    def _first(self) -> int:
+        """Return the first row of the cursor: a heading has none."""
+        return int(len(self._rows) > 1 and bool(self._rows[0].columns))
 
     def _redraw(self, number: int) -> None:
         line = number - round(self.scroll_offset.y)
@@ -106,24 +119,35 @@ class Rows(ScrollView):
 
     def action_move(self, step: int) -> None:
         """Move the cursor."""
-        self.cursor = max(0, min(self.cursor + step, len(self._rows) - 1))
+        self.cursor = max(self._first, min(self.cursor + step, len(self._rows) - 1))
 
     def action_page(self, step: int) -> None:
         """Move the cursor by the visible rows."""
         self.action_move(step * max(1, self.size.height - 1))
 
     def action_pick(self) -> None:
-        """Post which thread the cursor is on."""
-        if 0 <= self.cursor < len(self._rows):
-            thread = self._rows[self.cursor].thread
-            if thread is not None:
-                self.post_message(self.Picked(thread))
+        """Post the row that the cursor is on."""
+        row = self.at_cursor
+        if row is not None and (row.thread is not None or row.incident is not None):
+            self.post_message(self.Picked(row))
 
-    def on_click(self, event: object) -> None:
-        """Move the cursor to the pointer."""
-        y = getattr(event, "y", None)
-        if isinstance(y, int):
-            self.action_move(y + round(self.scroll_offset.y) - self.cursor)
+    @property
+    def at_cursor(self) -> Row | None:
+        """Return the row that the cursor is on."""
+        return self._rows[self.cursor] if 0 <= self.cursor < len(self._rows) else None
+
+    def on_click(self, event: Click) -> None:
+        """Move the cursor to the pointer, or sort by the column of a heading."""
+        place = event.get_content_offset(self)
+        if place is None:
+            return  # on its border
+        number = place.y + round(self.scroll_offset.y)
+        row = self._rows[number] if 0 <= number < len(self._rows) else None
+        if row is not None and row.columns:
+            under = [name for begin, name in row.columns if begin <= place.x]
+            self.post_message(self.Sorted(under[-1]))
+            return
+        self.action_move(number - self.cursor)
 
     def render_line(self, y: int) -> Strip:
         """Return one visible line."""

@@ -4,18 +4,26 @@
 from __future__ import annotations
 
 import threading
+import time
+from collections import deque
 
 import msgspec
 
 from stallscope.collectors.sql.connection import Connection
+from stallscope.collectors.sql.failures import SqlError
 from stallscope.collectors.sql.login import Login
 from stallscope.collectors.sql.sessions import fetch
+from stallscope.collectors.sql.status import RATES
 from stallscope.model.capture import Capture
 from stallscope.model.sessions import Moment, Sessions, annotate, from_memory, redact
-from stallscope.screens.events import Put, SourceState
+from stallscope.screens.events import Noted, Put, Rates, SourceState
 from stallscope.server.statements import normalize
 
 __all__ = ["Asking"]
+
+
+RATES_SECONDS = 1.0
+KILL_SECONDS = 5.0
 
 
 class Asking:
@@ -30,6 +38,8 @@ class Asking:
         self._closing = threading.Event()
         self._sessions: Sessions | None = None
         self._thread: threading.Thread | None = None
+        self._kills: deque[str] = deque()
+        self._fetch = False
         self._put: Put = lambda event: None
 
     def start(self, put: Put) -> None:
@@ -41,6 +51,7 @@ class Asking:
     def ask(self) -> None:
         """Ask now, while the stacks are taken."""
         self._answered.clear()
+        self._fetch = True
         self._wanted.set()
 
     def into(self, capture: Capture, memory: tuple[Moment, ...]) -> Capture:
@@ -53,6 +64,11 @@ class Asking:
         sessions = msgspec.structs.replace(sessions, memory=memory)
         return annotate(capture, redact(sessions, normalize))
 
+    def kill(self, statement: str) -> None:
+        """Send it before anything else is asked."""
+        self._kills.append(statement)
+        self._wanted.set()
+
     def close(self) -> None:
         """Close the connection and end the thread."""
         self._closing.set()
@@ -61,12 +77,43 @@ class Asking:
         if self._thread is not None:
             self._thread.join(1.0)
 
+    def _send(self, statement: str) -> None:
+        try:
+            self._connection.ask(lambda session: session.run(statement), KILL_SECONDS, name="kill")
+        except SqlError as error:
+            self._put(Noted(f"{statement} was not done: {error}"))
+        else:
+            self._put(Noted(f"sent: {statement}"))
+
+    def _read_rates(self) -> None:
+        """Read what changes from second to second; an error is that of the sessions, too."""
+        try:
+            rows = self._connection.ask(
+                lambda session: session.select(RATES), self._deadline, name="rates"
+            )
+        except SqlError:
+            return
+        found = {str(name): float(value) for name, value in rows}
+        self._put(
+            Rates(
+                time.time(),
+                found.get("Questions", 0.0) - self._connection.sent,
+                max(0, int(found.get("Threads_running", 0.0)) - 1),
+            )
+        )
+
     def _run(self) -> None:
         while not self._closing.is_set():
-            self._wanted.wait()
+            self._wanted.wait(RATES_SECONDS)
             self._wanted.clear()
             if self._closing.is_set():
                 return
+            while self._kills:
+                self._send(self._kills.popleft())
+            if not self._fetch:
+                self._read_rates()
+                continue
+            self._fetch = False
             sessions = fetch(self._connection, self._deadline)
             said = "; ".join(filter(None, (sessions.reason, *sessions.notes)))
             self._put(SourceState("sql", said or None))

@@ -17,13 +17,15 @@ from stallscope.screens.events import (
     Ended,
     Event,
     IncidentsListed,
+    Noted,
+    Rates,
     Saved,
     SourceState,
     WaitsSeen,
 )
 from stallscope.store import Summary
 
-__all__ = ["HISTORY", "Doing", "KeyId", "Moment", "State", "Watched"]
+__all__ = ["HISTORY", "Doing", "KeyId", "Moment", "Rate", "State", "Watched"]
 
 HISTORY = 240
 """Seconds of history: the width of the widest screen."""
@@ -49,6 +51,15 @@ class Doing(msgspec.Struct, frozen=True):
     counts: dict[str, int]
 
 
+class Rate(msgspec.Struct, frozen=True):
+    """What the server did in the second before."""
+
+    ts: float
+    queries: float
+    """A second."""
+    running: int
+
+
 class Watched(msgspec.Struct):
     """A lock or file, and how many threads waited for it on average, interval by interval."""
 
@@ -69,6 +80,8 @@ class State:
         self.replay = replay
         self.moments: deque[Moment] = deque(maxlen=HISTORY)
         self.doing: deque[Doing] = deque(maxlen=HISTORY)
+        self.rates: deque[Rate] = deque(maxlen=HISTORY)
+        self._status: Rates | None = None
         self.line: WaitLine | None = None
         self.call_added_ns: float | None = None
         """What the wait programs add to each system call; None: not measured."""
@@ -77,8 +90,6 @@ class State:
         self.analysis: Analysis | None = None
         self.shot_ts = 0.0
         self.pause: float | None = None
-        self.since = 0.0
-        """When the current verdict was first seen."""
         self.now = 0.0
         """Time of the latest event, seconds since the epoch."""
         self.watched: dict[KeyId, Watched] = {}
@@ -104,23 +115,32 @@ class State:
                     self.degraded_sources[source] = text
             case IncidentsListed(incidents):
                 self.incidents = incidents
+            case Noted(text):
+                self.note = text
+            case Rates():
+                self._rates(event)
             case Ended(why):
                 self.ended = why
 
     def _analyzed(self, analyzed: Analyzed) -> None:
-        before = self.analysis
         self.analysis = analyzed.analysis
         if self.line is None:
             self.source = analyzed.analysis.capture.backend
         self.pause = analyzed.pause
         self.shot_ts = analyzed.ts
         self.now = max(self.now, analyzed.ts)
-        if before is None or _verdict(before) != _verdict(analyzed.analysis):
-            self.since = analyzed.ts
         counts = count_states(analyzed.analysis)
         self.moments.append(
             Moment(analyzed.ts, counts["waiting"], counts["running"], counts["idle"])
         )
+
+    def _rates(self, now: Rates) -> None:
+        before, self._status = self._status, now
+        self.now = max(self.now, now.ts)
+        if before is None or now.ts <= before.ts or now.queries < before.queries:
+            return  # the first, or the server has begun again
+        rate = (now.queries - before.queries) / (now.ts - before.ts)
+        self.rates.append(Rate(now.ts, rate, now.running))
 
     def _waits(self, line: WaitLine) -> None:
         if line.final:
@@ -167,10 +187,3 @@ def _without_waits_in_flight(key: Key) -> Key:
     return msgspec.structs.replace(
         key, count=0, total_ms=0.0, max_ms=0.0, in_flight=0, longest_in_flight_ms=0.0
     )
-
-
-def _verdict(analysis: Analysis) -> tuple[str | None, int | None] | None:
-    if not analysis.findings:
-        return None
-    finding = analysis.findings[0]
-    return finding.signature, finding.blocker.tid if finding.blocker else None

@@ -22,16 +22,26 @@ from textual.pilot import Pilot
 from stallscope.main import main
 from stallscope.screens import panes
 from stallscope.screens.app import Top, View, capture_path
-from stallscope.screens.events import Analyzed, Ended, Event, Saved, SourceState, WaitsSeen
+from stallscope.screens.events import (
+    Analyzed,
+    Ended,
+    Event,
+    IncidentsListed,
+    Rates,
+    Saved,
+    SourceState,
+    WaitsSeen,
+)
 from stallscope.screens.rows import Rows
 from stallscope.screens.state import State, load
+from stallscope.store import listing
 from tests.unit.top_scenes import FakeSource, analysis, events, recorded, wait_lines
 
 pytestmark = pytest.mark.slow
 
 GOLDEN = Path(__file__).parent.parent / "data" / "top"
 SECONDS = 60.0
-SIZES = {"80x24": (80, 24), "140x40": (140, 40)}
+SIZES = {"80x24": (80, 24), "120x40": (120, 40), "200x60": (200, 60)}
 HOSTILE = "[red]x[/red]\x1b[2J\x1b]0;owned\x07\u202egnp.exe\n"
 
 Steps = Callable[[Pilot[None], Top], Awaitable[None]]
@@ -130,16 +140,16 @@ async def check(name: str, pilot: Pilot[None]) -> None:
 @pytest.mark.parametrize(
     ("name", "keys", "sign"),
     [
-        ("overview", "", "15:30:00 metadata-lock"),
-        ("threads", "t", "20266"),
+        ("overview", "", "15:31:40 no verdict"),
+        ("threads", "t", "statement, or where it is"),
+        ("confirm", "down down down k", "send nothing"),
         ("blocker", "b", "#1 "),
         ("help", "question_mark", "is stopped"),
     ],
 )
 def test_screens(name: str, keys: str, sign: str, size: str) -> None:
     async def steps(pilot: Pilot[None], top: Top) -> None:
-        if keys:
-            await pilot.press(keys)
+        await pilot.press(*keys.split())
         await shows(pilot, sign)
         await pilot.pause()
         await check(f"{name}-{size}", pilot)
@@ -206,8 +216,8 @@ def test_the_keys() -> None:
         await until(pilot, lambda: top.state.now == before + 5)
         await pilot.press("c")
         await shows(pilot, "(0600)")
-        await opens(pilot, "t", "20266")
-        await pilot.press("down", "down")
+        await opens(pilot, "t", "ALTER TABLE")
+        await pilot.press("down")
         await opens(pilot, "enter", "#1 ")
         await shows(pilot, "MDL_wait::timed_wait")
         await pilot.press("escape")
@@ -226,7 +236,7 @@ def test_the_keys() -> None:
 @pytest.mark.parametrize("keys", [("t",), ("t", "enter")])
 def test_every_screen_says_what_a_key_brought_about(keys: tuple[str, ...]) -> None:
     async def steps(pilot: Pilot[None], top: Top) -> None:
-        for key, what in zip(keys, ("20266", "#1 "), strict=False):
+        for key, what in zip(keys, ("ALTER TABLE", "#1 "), strict=False):
             await opens(pilot, key, what)
         await pilot.press("c")
         await shows(pilot, "(0600)")
@@ -243,12 +253,137 @@ def test_enter_in_the_tree_shows_a_stack() -> None:
     drive(steps)
 
 
+def statements(top: Top) -> list[str]:
+    """Return the rows below the heading."""
+    return [row.text for row in top.screen.query_one("#list", Rows).rows[1:]]
+
+
+def test_threads_are_sorted_by_keys_and_by_their_heading() -> None:
+    async def steps(pilot: Pilot[None], top: Top) -> None:
+        await opens(pilot, "t", "ALTER TABLE")
+        by_state = statements(top)
+        await pilot.press("s")
+        await shows(pilot, "time▼")
+        await pilot.press("s")
+        await shows(pilot, "conn▼")
+        numbers = [int(row.split()[0]) for row in statements(top)]
+        assert numbers == sorted(numbers)
+        await pilot.press("r")
+        await until(pilot, lambda: [int(r.split()[0]) for r in statements(top)] == numbers[::-1])
+        await pilot.click("#list", offset=(1, 1))
+        await shows(pilot, "conn▼")
+        top.sort_by("state")
+        await until(pilot, lambda: statements(top) == by_state)
+
+    drive(steps)
+
+
+def test_a_kill_is_confirmed() -> None:
+    async def steps(pilot: Pilot[None], top: Top) -> None:
+        await opens(pilot, "t", "ALTER TABLE")
+        await pilot.press("k")
+        await shows(pilot, "KILL QUERY 6;")
+        await pilot.press("escape")
+        await until(pilot, lambda: "KILL QUERY 6;" not in text(top))
+        assert isinstance(top.source, FakeSource)
+        assert top.source.killed == []
+        await pilot.press("k")
+        await shows(pilot, "KILL QUERY 6;")
+        await pilot.press("1")
+        await until(pilot, lambda: top.state.note == "sent: KILL QUERY 6;")
+
+    assert drive(steps).killed == ["KILL QUERY 6;"]
+
+
+def test_nothing_is_sent_where_that_is_off_or_nobody_is_chosen() -> None:
+    async def steps(pilot: Pilot[None], top: Top) -> None:
+        await pilot.press("k")
+        await shows(pilot, "--read-only")
+
+    source = FakeSource()
+
+    async def run() -> None:
+        top = Top(source, State("x"), Path("/tmp"), read_only=True)
+        async with top.run_test(size=(80, 24)) as pilot:
+            await until(pilot, lambda: top.state.analysis is not None and filled(top))
+            await steps(pilot, top)
+
+    asyncio.run(run())
+    assert source.killed == []
+
+    async def no_thread(pilot: Pilot[None], top: Top) -> None:
+        await pilot.press("tab", "tab")
+        await focused(pilot, "incidents")
+        await pilot.press("k")
+        await shows(pilot, "no thread under the cursor")
+
+    assert drive(no_thread).killed == []
+
+
+def test_an_incident_is_opened_from_the_list(tmp_path: Path) -> None:
+    from tests.unit.reports import store_incident
+
+    stored = store_incident(tmp_path / "store", [recorded()])
+    known = IncidentsListed(tuple(listing(tmp_path / "store").incidents))
+    others = [event for event in events() if not isinstance(event, IncidentsListed)]
+    source = FakeSource([known, *others])
+
+    async def run() -> None:
+        top = Top(source, State("x"), Path("/tmp"), dest=tmp_path / "store")
+        async with top.run_test(size=(100, 40)) as pilot:
+            await until(pilot, lambda: top.state.analysis is not None and filled(top))
+            await pilot.press("tab", "tab")
+            await focused(pilot, "incidents")
+            await opens(pilot, "enter", f"Incident {stored.name}")
+            await shows(pilot, "Timeline")
+            await pilot.press("escape")
+            await shows(pilot, "Who waits on what")
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("key", ["f1", "h", "question_mark"])
+def test_help_leaves_the_screen_below_it(key: str) -> None:
+    async def steps(pilot: Pilot[None], top: Top) -> None:
+        await pilot.press(key)
+        await shows(pilot, "sort the threads")
+        assert "stallscope top" in text(top).splitlines()[0], "the screen below is seen"
+        await pilot.press("escape")
+        await shows(pilot, "Who waits on what")
+
+    drive(steps)
+
+
+def test_queries_a_second_are_a_chart() -> None:
+    state = State("x")
+    for second in range(5):
+        state.take(Rates(1000.0 + second, 500.0 * second, second))
+    rows = [row.text for row in panes.chart(state, 60)]
+    assert rows[3].startswith("queries/s       500 ")
+    assert rows[4].startswith("Threads_runni     4 ")
+    # A server that has begun again has counted less.
+    state.take(Rates(1006.0, 3.0, 1))
+    assert state.rates[-1].queries == 500.0
+
+
+def test_colours_are_those_of_the_terminal() -> None:
+    """16 colours are enough, and light and dark terminals have their own of each name."""
+
+    async def steps(pilot: Pilot[None], top: Top) -> None:
+        strips = top.screen._compositor.render_strips(top.size)
+        styles = [segment.style for strip in strips for segment in strip if segment.style]
+        colours = {c for style in styles for c in (style.color, style.bgcolor) if c is not None}
+        assert {colour.type.name for colour in colours} <= {"DEFAULT", "STANDARD"}
+
+    drive(steps)
+
+
 def test_the_filter() -> None:
     async def steps(pilot: Pilot[None], top: Top) -> None:
-        await opens(pilot, "t", "20266")
+        await opens(pilot, "t", "ALTER TABLE")
         await asks(pilot, *"upgrade_shared", "enter")
         await shows(pilot, "/upgrade_shared/")
-        await until(pilot, lambda: len(top.screen.query_one("#list", Rows).rows) == 1)
+        await until(pilot, lambda: len(top.screen.query_one("#list", Rows).rows) == 2)
         await asks(pilot, "escape")
         assert top.pattern is not None
         await asks(pilot, *["backspace"] * 20, *"(", "enter")
@@ -433,14 +568,14 @@ def test_two_thousand_threads_are_many_rows_and_no_more() -> None:
     )
     found = analysis(msgspec.structs.replace(base, threads=many))
     rows = panes.threads(found, 80, None)
-    assert len(rows) == 2000
+    assert len(rows) == 2001, "with a heading"
     assert all(len(row.text) <= 80 for row in rows)
-    assert len(panes.threads(found, 80, re.compile("^100000 "))) == 1
+    assert len(panes.threads(found, 80, re.compile("^100000 "))) == 2
 
     async def steps(pilot: Pilot[None], top: Top) -> None:
         await opens(pilot, "t", "waiting")
         await pilot.press("end")
-        await until(pilot, lambda: top.screen.query_one("#list", Rows).cursor == 1999)
+        await until(pilot, lambda: top.screen.query_one("#list", Rows).cursor == 2000)
 
     drive(steps, FakeSource([Analyzed(found, 1.0)]))
 

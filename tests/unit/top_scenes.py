@@ -15,7 +15,7 @@ from stallscope.model import capturefile, waitlines
 from stallscope.model.capture import Capture
 from stallscope.model.incident import TargetEntry, Verdict
 from stallscope.model.waitlines import ThreadRow, ThreadSample, WaitLine
-from stallscope.screens.events import Analyzed, Event, IncidentsListed, Put, Saved, WaitsSeen
+from stallscope.screens.events import Analyzed, Event, IncidentsListed, Noted, Put, Saved, WaitsSeen
 from stallscope.store import Summary
 
 __all__ = ["FakeSource", "analysis", "events", "incidents", "recorded", "wait_lines"]
@@ -77,6 +77,7 @@ class FakeSource:
         self.paused = False
         self.closed = False
         self.asked: list[Path] = []
+        self.killed: list[str] = []
         self.put: Put = lambda event: None
 
     @property
@@ -94,6 +95,10 @@ class FakeSource:
     def capture(self, path: Path) -> None:
         self.asked.append(path)
         self.put(Saved(path=str(path)))
+
+    def kill(self, statement: str) -> None:
+        self.killed.append(statement)
+        self.put(Noted(f"sent: {statement}"))
 
     def close(self) -> None:
         self.closed = True
