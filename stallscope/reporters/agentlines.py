@@ -9,15 +9,17 @@ from pathlib import Path
 import msgspec
 
 from stallscope.base.text import one_line, without_surrogates
+from stallscope.base.times import rfc3339
 from stallscope.model.incident import Incident
+from stallscope.reporters.units import duration
 
-__all__ = ["SCHEMA", "render", "sentence"]
+__all__ = ["SCHEMA", "over", "render", "sentence"]
 
 SCHEMA = "stallscope.agent/1"
 
 
 def render(event: str, incident: Incident, folder: Path | None, *, as_json: bool) -> Iterator[str]:
-    """Yield the lines of an event: for people only that of the stall, not of its end.
+    """Yield the lines of an event: for people those of the stall and of its end.
 
     ``folder`` is None where the incident could not be stored.
     """
@@ -27,6 +29,8 @@ def render(event: str, incident: Incident, folder: Path | None, *, as_json: bool
         yield msgspec.json.encode(plain).decode()
     elif event == "stall":
         yield sentence(incident, folder)
+    elif event == "end" and incident.end_ns is not None:
+        yield over(incident, folder)
 
 
 def sentence(incident: Incident, folder: Path | None) -> str:
@@ -39,6 +43,8 @@ def sentence(incident: Incident, folder: Path | None) -> str:
         what = f"{name} ({verdict.confidence:.2f}), {verdict.threads} threads"
         if verdict.blocker:
             what += f", blocked by {verdict.blocker}"
+        if verdict.ending:
+            what += f"; to end it: {verdict.ending.rstrip(';')}"
     elif any(entry.analyzed for entry in incident.captures):
         what = "its captures show no stall"
     else:
@@ -49,9 +55,25 @@ def sentence(incident: Incident, folder: Path | None) -> str:
     where = "not stored" if folder is None else folder
     interrupted = ", interrupted" if incident.interrupted else ""
     return one_line(
-        f"stall: {target.name} (pid {target.pid}): {what}{why}; {captures}{interrupted}: {where}",
+        f"{_clock(incident.start_ns)} stall: {target.name} (pid {target.pid}): {what}{why};"
+        f" {captures}{interrupted}: {where}",
         1000,
     )
+
+
+def over(incident: Incident, folder: Path | None) -> str:
+    """Return the line of an incident's end for the log."""
+    target, end_ns = incident.target, incident.end_ns or incident.start_ns
+    name = (incident.verdict.signature or "unknown stall") if incident.verdict else "no verdict"
+    lasted = duration(max(0, end_ns - incident.start_ns) / 1e6)
+    where = "not stored" if folder is None else folder
+    server = f"{target.name} (pid {target.pid})"
+    return one_line(f"{_clock(end_ns)} over: {server}: {name}, lasted {lasted}: {where}", 1000)
+
+
+def _clock(time_ns: int) -> str:
+    """Return the moment as the log's other lines have it: in UTC, to the millisecond."""
+    return f"{rfc3339(time_ns)[:-4]}Z"
 
 
 def _path(folder: Path | None) -> str | None:

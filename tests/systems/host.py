@@ -104,7 +104,7 @@ class Host:
         An emulated machine that is busy with something else has stalls of other kinds, too.
         """
         lines = self.journal().splitlines()
-        return sum(line.startswith("stall: ") and "metadata-lock" in line for line in lines)
+        return sum(" stall: " in line and "metadata-lock" in line for line in lines)
 
     def wait_until_reported(self, count: int = 1) -> None:
         """Wait until the journal has so many of them."""

@@ -149,14 +149,20 @@ def incident() -> Incident:
     )
 
 
-def test_people_get_one_line_of_an_incident() -> None:
-    found = msgspec.structs.replace(incident(), verdict=Verdict("metadata-lock", "", 0.89, 20))
+def test_people_get_a_line_of_an_incident_and_of_its_end() -> None:
+    verdict = Verdict("metadata-lock", "", 0.89, 20, ending="KILL 88;")
+    found = msgspec.structs.replace(incident(), verdict=verdict)
     (line,) = render("stall", found, Path("/var/lib/x"), as_json=False)
     assert line == (
-        "stall: mariadbd (pid 4711): metadata-lock (0.89), 20 threads; threads:"
+        "1970-01-01T00:00:00.000Z stall: mariadbd (pid 4711): metadata-lock (0.89), 20 threads;"
+        " to end it: KILL 88; threads:"
         " Threads_running 187 > 40\\x1b[2J; 1 capture: /var/lib/x"
     )
-    assert list(render("end", found, Path("/var/lib/x"), as_json=False)) == []
+    ended = msgspec.structs.replace(found, end_ns=42 * 10**9)
+    (line,) = render("end", ended, Path("/var/lib/x"), as_json=False)
+    assert line == (
+        "1970-01-01T00:00:42.000Z over: mariadbd (pid 4711): metadata-lock, lasted 42 s: /var/lib/x"
+    )
     (line,) = render("stall", incident(), Path("/x"), as_json=False)
     assert "its captures show no stall" in line
 
