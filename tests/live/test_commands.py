@@ -137,7 +137,7 @@ def test_the_owner_of_the_lock_is_named(target: Target, tmp_path: Path) -> None:
     (lock,) = shot.capture.locks
     assert (lock.owner_tid, lock.waiters) == (target.pid, 8)
     assert shot.analysis["findings"][0]["blocker"]["tid"] == target.pid
-    done = run("snap", "-p", target.pid)
+    done = run("snap", "-p", target.pid, "--top", 10)
     _, _, tree = done.stdout.partition("Who waits on what\n")
     assert tree.lstrip().startswith(f"thread {target.pid}")
     assert "0 threads stopped (stopped_ns 0)" in done.stdout

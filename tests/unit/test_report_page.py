@@ -493,7 +493,7 @@ def test_a_phone_shows_the_statement_first(page_of_a_row_lock: Path, opened: Ope
         box = statement.bounding_box()
         assert box["y"] + box["height"] < 844
         who = "connection 900, root@10.0.0.7, shop, idle in transaction 246 s"
-        assert who in page.locator(".culprit").inner_text()
+        assert who in page.locator(".holder-of-all").inner_text()
 
 
 def test_a_statement_is_copied(page_of_a_row_lock: Path, opened: Opener) -> None:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is selected, in the address: whoever opens it sees the same. `#capture=3&threads=12,13`.
+// What is selected, in the address: each reader of it sees the same. `#capture=3&threads=12,13`.
 
 export class Link {
 	constructor() {
