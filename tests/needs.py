@@ -13,6 +13,7 @@ import json
 import os
 import subprocess
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 from stallscope.base.errors import StallscopeError
@@ -120,6 +121,11 @@ def consumer(path: Path) -> Callable[[], str | None]:
     return lambda: None if path.exists() else f"no {path} here: {why_missing('consumers')}"
 
 
+def module(name: str) -> Callable[[], str | None]:
+    """Return a question for a module of Python."""
+    return lambda: None if find_spec(name) else f"no module {name} here: scripts/setup installs it"
+
+
 def firefox_profiler() -> str | None:
     """Return why the Firefox Profiler's own command line cannot run; old Node.js cannot parse
     it."""
@@ -179,6 +185,7 @@ NEEDS: dict[str, Callable[[], str | None]] = {
     "go": tool("go"),
     "flamegraph": consumer(FLAMEGRAPH),
     "axe": consumer(AXE),
+    "mkdocs": module("material"),
     "speedscope": consumer(SPEEDSCOPE),
     "firefox-profiler": firefox_profiler,
     "mandoc": tool("mandoc"),
