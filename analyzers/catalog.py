@@ -462,26 +462,32 @@ class _Builder:
             sure=tuple(sure),
             holders=tuple(holders),
             releases=tuple(releases),
-            ends=tuple(
-                (
-                    item,
-                    tuple(
-                        self.pattern(
-                            path,
-                            ("signature", number, "end", index, "stack"),
-                            text,
-                            anchored=False,
-                            where=f"signature {entry.id!r}.end",
-                        )
-                        for text in item.stack
-                    ),
-                )
-                for index, item in enumerate(entry.end)
-            ),
+            ends=self.ends(path, number, entry),
             sites=tuple(_site(path, number, entry.id, text) for text in entry.sites),
             holder_use=entry.holders,
             source=path.name,
             waiter_texts=tuple((versions, pattern.text) for versions, pattern in waiters),
+        )
+
+    def ends(
+        self, path: Path, number: int, entry: SignatureEntry
+    ) -> tuple[tuple[EndEntry, tuple[Pattern, ...]], ...]:
+        """Return what ends the stall, each with the stacks that it is said for."""
+        return tuple(
+            (
+                item,
+                tuple(
+                    self.pattern(
+                        path,
+                        ("signature", number, "end", index, "stack"),
+                        text,
+                        anchored=False,
+                        where=f"signature {entry.id!r}.end",
+                    )
+                    for text in item.stack
+                ),
+            )
+            for index, item in enumerate(entry.end)
         )
 
     def finish(self) -> Catalog:

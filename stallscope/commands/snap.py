@@ -115,6 +115,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--no-kernel-stacks", action="store_true", help="omit kernel frames")
     _options.add_force_kernel_argument(how)
     _add_burst_arguments(parser)
+    _add_file_arguments(parser)
+    sql = _sql.add_sql_arguments(parser)
+    _sql.add_deadline_argument(sql)
+    sql.add_argument(
+        "--calibrate",
+        action="store_true",
+        help="learn first where this build keeps connections in memory, for when SQL does not"
+        " answer (see `stallscope calibrate`)",
+    )
+    _common.add_report_arguments(parser)
+
+
+def _add_file_arguments(parser: argparse.ArgumentParser) -> None:
     save = parser.add_argument_group("file")
     save.add_argument(
         "-o",
@@ -125,15 +138,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         " is chosen",
     )
     save.add_argument("--force", action="store_true", help="replace FILE if it exists")
-    sql = _sql.add_sql_arguments(parser)
-    _sql.add_deadline_argument(sql)
-    sql.add_argument(
-        "--calibrate",
-        action="store_true",
-        help="learn first where this build keeps connections in memory, for when SQL does not"
-        " answer (see `stallscope calibrate`)",
-    )
-    _common.add_report_arguments(parser)
 
 
 def _add_burst_arguments(parser: argparse.ArgumentParser) -> None:

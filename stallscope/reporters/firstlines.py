@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from stallscope.analyzers.analysis import Age, Analysis, Ending, Finding
+from stallscope.analyzers.analysis import Age, Analysis, Blocker, Ending, Finding
+from stallscope.analyzers.scene import SAMPLE
 from stallscope.analyzers.waittree import Holder, Queue, forest
 from stallscope.base.text import clean, one_line
 from stallscope.model.capture import OF_TABLES, Thread
@@ -30,6 +31,7 @@ RIVAL = 0.15
 _TREE = 4
 _REMEDIES = 3
 _UNKNOWN = 2
+_PLACE = 3
 _STATEMENT = 400
 _ITEM_LINES = 2
 """The most lines of one remedy, and of one thing that is not known."""
@@ -180,14 +182,17 @@ class _First:
             text = f"{kind}: {one_line(blocker.sql, _STATEMENT)}"
             yield from self._few(text, "     ", "     ", _ITEM_LINES)
         elif thread is None or thread.connection is None:
-            where = " < ".join(short_name(frame) for frame in self._place(blocker.thread))
+            where = " < ".join(short_name(frame) for frame in self._place(blocker))
             if where:
                 yield from self._few(f"in {where}", "     ", "     ", _ITEM_LINES)
 
-    def _place(self, thread: int | None) -> tuple[str, ...]:
-        if thread is None or thread >= len(self.analysis.places):
+    def _place(self, blocker: Blocker) -> tuple[str, ...]:
+        # In this capture it is elsewhere: a sample of another moment showed what it does.
+        if blocker.source == SAMPLE:
+            return tuple(dict.fromkeys(blocker.frames))[:_PLACE]
+        if blocker.thread is None or blocker.thread >= len(self.analysis.places):
             return ()
-        return self.analysis.places[thread]
+        return self.analysis.places[blocker.thread]
 
     def _ends(self, finding: Finding) -> Iterator[Line]:
         endings = self.analysis.endings

@@ -47,7 +47,7 @@ _STALE_SECONDS = 40.0
 """The age at which the states of a capture are no longer shown."""
 _STALE_DOING = 5.0
 """The same, of threads that are sampled each second or a little less often."""
-_NAME = 13
+_NAME = 15
 _LABEL = _NAME + 7
 _ORDER = {"waiting": 0, "running": 1, "idle": 2}
 _STYLES = {"waiting": "red", "running": "green", "idle": "dim"}

@@ -49,6 +49,12 @@ def open_folder() -> Iterator[Path]:
     assert left == []
 
 
+@pytest.fixture(autouse=True)
+def _own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep what a test learns of a server from the next: a calibration changes what is found."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
 @pytest.fixture(scope="session")
 def shared_servers() -> list[SqlServer]:
     """Return the servers that tests share, as far as they were started."""

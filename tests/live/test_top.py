@@ -114,7 +114,7 @@ def test_signals_leave_a_clean_terminal(
 ) -> None:
     with unharmed(mariadb), terminal(tmp_path) as screen:
         screen.begin(argv(mariadb, tmp_path), (80, 24), CHECKOUT)
-        screen.shows("No stall found", "idle")
+        screen.shows("no stall found", "idle")
         pid = screen.flag("pane_pid")
         (child,) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
         os.kill(int(child), number)
@@ -130,7 +130,7 @@ def test_ctrl_c_and_no_colour(mariadb: MariaDB, tmp_path: Path) -> None:
             (100, 30),
             CHECKOUT,
         )
-        screen.shows("No stall found", "idle")
+        screen.shows("no stall found", "idle")
         colours = screen.tmux("capture-pane", "-p", "-e")
         assert not re.search(r"\x1b\[[0-9;]*\b(?:3[0-7]|9[0-7]|4[0-7]|38|48)\b[0-9;]*m", colours)
         screen.press("C-c")

@@ -359,8 +359,8 @@ def test_queries_a_second_are_a_chart() -> None:
     for second in range(5):
         state.take(Rates(1000.0 + second, 500.0 * second, second))
     rows = [row.text for row in panes.chart(state, 60)]
-    assert rows[3].startswith("queries/s       500 ")
-    assert rows[4].startswith("Threads_runni     4 ")
+    assert rows[3].startswith("queries/s         500 ")
+    assert rows[4].startswith("Threads_running     4 ")
     # A server that has begun again has counted less.
     state.take(Rates(1006.0, 3.0, 1))
     assert state.rates[-1].queries == 500.0
