@@ -65,7 +65,7 @@ def test_a_pileup_is_shown_inspected_and_captured(mariadb: MariaDB, tmp_path: Pa
             f"{WAITERS + 1} of ",
             "[metadata-lock]",
             "KILL QUERY",
-            "metadata-lock shop.orders",
+            "Who waits on what",
         )
         assert all(len(line) <= 80 for line in text.splitlines())
         screen.press("b")
