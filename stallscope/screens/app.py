@@ -56,8 +56,9 @@ TERMINAL_SECONDS = 1.0
 and that the screen has its size."""
 VERDICT_ROWS, VERDICT_ROWS_HIGH = 5, 9
 """The most rows of the verdict."""
+CHART_ROWS, CHART_ROWS_HIGH = 3, 5
 DOING_ROWS, DOING_ROWS_HIGH = 2, 5
-"""The most rows of what threads do, and on a high screen."""
+"""The most rows of the chart and of what threads do, and on a high screen."""
 HIGH = 32
 HELP = (
     ("space", "pause or resume; no stacks are taken while paused"),
@@ -183,10 +184,12 @@ class Overview(View):
             return  # the panes do not exist yet
         app, state, width = self.top, self.top.state, self.size.width
         self._above()
-        most = VERDICT_ROWS if self.size.height < HIGH else VERDICT_ROWS_HIGH
+        high = self.size.height >= HIGH
+        most = VERDICT_ROWS_HIGH if high else VERDICT_ROWS
         self._fit("verdict", panes.verdict(state, width)[:most])
-        self._fit("chart", panes.chart(state, width), border=1)
-        most = DOING_ROWS if self.size.height < HIGH else DOING_ROWS_HIGH
+        most = CHART_ROWS_HIGH if high else CHART_ROWS
+        self._fit("chart", panes.chart(state, width, most), border=1)
+        most = DOING_ROWS_HIGH if high else DOING_ROWS
         self._fit("doing", panes.doing(state, width, most), border=1)
         self._pane("tree", (state.analysis,), lambda width: panes.tree(state, width))
         self._pane(

@@ -143,8 +143,8 @@ def degraded_sources(state: State, width: int) -> list[Row]:
     return rows
 
 
-def chart(state: State, width: int) -> list[Row]:
-    """Return threads by state over time: a column is a second."""
+def chart(state: State, width: int, most_rows: int = 5) -> list[Row]:
+    """Return threads by state, and the rates of the server, over time: a column is a second."""
     columns = max(10, width - _LABEL - 1)
     series = _by_second(state.moments, state.now, min(columns, HISTORY), _STALE_SECONDS)
     most = max((m.waiting + m.running + m.idle for m in series if m is not None), default=0)
@@ -154,7 +154,11 @@ def chart(state: State, width: int) -> list[Row]:
         last = next((count for count in reversed(counts) if count is not None), None)
         style = _STYLES[name] if last or name == "idle" else "dim"
         rows.append(Row(((_label(name, last), style), (sparkline(counts, most), style))))
-    return rows + _rates(state, min(columns, HISTORY))
+    rates = _rates(state, min(columns, HISTORY))
+    if len(rows) + len(rates) > most_rows:
+        # Rates come after seconds: on a low screen, other panes would lose their rows to them.
+        del rows[-1]
+    return (rows + rates)[:most_rows]
 
 
 def _rates(state: State, columns: int) -> list[Row]:

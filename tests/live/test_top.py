@@ -65,7 +65,7 @@ def test_a_pileup_is_shown_inspected_and_captured(mariadb: MariaDB, tmp_path: Pa
             f"{WAITERS + 1} of ",
             "[metadata-lock]",
             "KILL QUERY",
-            "Who waits on what",
+            "metadata-lock shop.orders",
         )
         assert all(len(line) <= 80 for line in text.splitlines())
         screen.press("b")

@@ -599,3 +599,12 @@ def test_usage_errors(words: list[str], said: str, capsys: pytest.CaptureFixture
     err = capsys.readouterr().err
     assert said in err
     assert err.count("\n") == 1
+
+
+def test_rates_take_no_row_of_a_low_screen() -> None:
+    state = State("x")
+    assert len(panes.chart(state, 60, 3)) == 3
+    for second in range(3):
+        state.take(Rates(1000.0 + second, 500.0 * second, second))
+    names = [row.text.split()[0] for row in panes.chart(state, 60, 3)]
+    assert names == ["waiting", "running", "queries/s"]
