@@ -19,12 +19,7 @@ def of(scene: Scene, finding: Finding) -> Age | None:
     shows the age. Where the server lists no statements, what a burst has seen is the least.
     """
     threads = scene.capture.threads
-    reported = [
-        threads[index].age_ns or 0
-        for index in finding.members
-        if not threads[index].rests and not threads[index].own
-    ]
-    longest = max(reported, default=0)
+    longest = scene.oldest_statement_ns(finding.members)
     if longest >= LEAST_NS:
         return Age(longest)
     by_source = max((threads[index].waited_ns or 0 for index in finding.members), default=0)

@@ -13,6 +13,7 @@ from stallscope.analyzers import releases
 from stallscope.analyzers.catalog import Holder, Signature
 from stallscope.analyzers.scene import Candidate, Scene
 from stallscope.analyzers.waits import DISK, RUNNING
+from stallscope.model.capture import Thread
 
 __all__ = ["by_frames", "by_lock", "choose", "pending", "suspects"]
 
@@ -77,8 +78,10 @@ def by_frames(scene: Scene, signature: Signature, waiters: Sequence[int]) -> Can
     """Return the thread that matches the signature's first fitting holder entry."""
     mine = set(waiters)
     threads = scene.holders.get(signature.id, ())
-    idle = _last_idle(scene, signature, mine)
-    since = _waits_since(scene, signature, waiters)
+    queued = pending(scene, signature, waiters)
+    ddl = None if queued is None else scene.capture.threads[queued[0]]
+    since = None if ddl is None else ddl.age_ns
+    idle = _last_idle(scene, signature, mine, ddl)
     for number, holder in enumerate(signature.holders):
         if holder.waiting and idle is not None:
             return idle  # a waiter of the lock does not hold it
@@ -87,7 +90,6 @@ def by_frames(scene: Scene, signature: Signature, waiters: Sequence[int]) -> Can
             for index in threads
             if number in scene.shape(index).holder_of[signature.id]
             and (holder.waiting or index not in mine)
-            and not (holder.unique and index in scene.own)
         ]
         if holder.waiting:
             fit = [index for index in fit if index in mine] or fit
@@ -106,12 +108,6 @@ def by_frames(scene: Scene, signature: Signature, waiters: Sequence[int]) -> Can
             certain=not holder.unique,
         )
     return _pooled(scene, signature) or idle
-
-
-def _waits_since(scene: Scene, signature: Signature, waiters: Sequence[int]) -> int | None:
-    """Return for how long the DDL has waited that others queue behind; None: not known."""
-    queued = pending(scene, signature, waiters)
-    return None if queued is None else scene.capture.threads[queued[0]].age_ns
 
 
 def _began_after(scene: Scene, thread: int, waited_ns: int) -> bool:
@@ -140,7 +136,9 @@ def _pooled(scene: Scene, signature: Signature) -> Candidate | None:
     )
 
 
-def _last_idle(scene: Scene, signature: Signature, waiters: set[int]) -> Candidate | None:
+def _last_idle(
+    scene: Scene, signature: Signature, waiters: set[int], ddl: Thread | None
+) -> Candidate | None:
     """Return the one idle connection, or the one in a transaction, where all others wait; of
     several in transactions the oldest that can have what the waiters wait for."""
     several = signature.min_waiters > 1  # then being left over says too little
@@ -148,22 +146,24 @@ def _last_idle(scene: Scene, signature: Signature, waiters: set[int]) -> Candida
         return None
     if several and not signature.in_transaction:
         return _since_then(scene, signature, waiters)
-    others = set(scene.active) - waiters - scene.own
+    others = set(scene.active) - waiters
     if any(scene.shape(index).session for index in others):
-        return _nearest(scene, signature, waiters)
+        return _nearest(scene, signature, waiters, ddl)
     idle = scene.idle_connections
     role = "is the only connection that does not wait, so it probably holds the lock"
     if signature.in_transaction and (several or scene.weight(idle) > 1):
         idle = tuple(index for index in idle if scene.capture.threads[index].transaction)
         role = "is the only idle connection in a transaction, so it probably holds the lock"
     if scene.weight(idle) != 1:
-        return _nearest(scene, signature, waiters)
+        return _nearest(scene, signature, waiters, ddl)
     return Candidate(idle[0], "frames", role, chains=False, certain=False)
 
 
-def _nearest(scene: Scene, signature: Signature, waiters: set[int]) -> Candidate | None:
+def _nearest(
+    scene: Scene, signature: Signature, waiters: set[int], ddl: Thread | None
+) -> Candidate | None:
     if signature.in_transaction:
-        return _oldest(scene, signature, waiters)
+        return _oldest(scene, ddl)
     return _since_then(scene, signature, waiters)
 
 
@@ -171,7 +171,7 @@ def _since_then(scene: Scene, signature: Signature, waiters: set[int]) -> Candid
     """Return the connection that did its last statement just before the first of the waits began:
     what a session keeps, it took then. None where two are equally near."""
     threads = scene.capture.threads
-    waited = max((threads[i].age_ns or 0 for i in waiters if not threads[i].rests), default=0)
+    waited = scene.oldest_statement_ns(waiters)
     if signature.kept != "session" or not waited:
         return None
     before = sorted(
@@ -185,23 +185,21 @@ def _since_then(scene: Scene, signature: Signature, waiters: set[int]) -> Candid
     return Candidate(before[0][1], AGES, role, chains=False, certain=False)
 
 
-def _oldest(scene: Scene, signature: Signature, waiters: set[int]) -> Candidate | None:
+def _oldest(scene: Scene, ddl: Thread | None) -> Candidate | None:
     """Return the oldest idle connection whose transaction began before the longest wait; those
     whose last statement names the table of the DDL come first."""
-    queued = pending(scene, signature, sorted(waiters))
-    waited = _waits_since(scene, signature, sorted(waiters))
-    if not signature.in_transaction or queued is None or waited is None:
-        return None
     threads = scene.capture.threads
+    if ddl is None or ddl.age_ns is None:
+        return None
     older = [
         index
         for index in scene.idle_connections
         if threads[index].transaction
-        and (threads[index].transaction_ns or 0) + ROUNDING_NS >= waited
+        and (threads[index].transaction_ns or 0) + ROUNDING_NS >= ddl.age_ns
     ]
     if not older:
         return None
-    table = _table(threads[queued[0]].query)
+    table = _table(ddl.query)
     named = [index for index in older if table and table in _words(threads[index].query)]
     best = max(named or older, key=lambda index: (threads[index].transaction_ns or 0, -index))
     about = f"its last statement names {table}" if named else "its table is not known"
@@ -224,7 +222,7 @@ def _words(query: str | None) -> set[str]:
 
 def suspects(scene: Scene, signature: Signature, waiters: Sequence[int]) -> tuple[int, ...]:
     """Return the threads of which one is likely the holder, the most likely first."""
-    others = scene.own.union(waiters)
+    others = set(waiters)
     numbers = {number for number, holder in enumerate(signature.holders) if holder.unique}
     found = [
         index

@@ -383,6 +383,13 @@ class _Builder:
         except PatternError as error:
             raise mistake(path, place, f"{where or _key(place)}: {text!r}: {error}") from error
 
+    def patterns(
+        self, path: Path, place: Place, texts: Sequence[str], *, anchored: bool, where: str
+    ) -> tuple[Pattern, ...]:
+        return tuple(
+            self.pattern(path, place, text, anchored=anchored, where=where) for text in texts
+        )
+
     def stacks(
         self, path: Path, number: int, key: str, entry: SignatureEntry, *, anchored: bool
     ) -> list[tuple[Pattern, ...]]:
@@ -394,12 +401,7 @@ class _Builder:
             where = f"signature {entry.id!r}.{key}"
             if not item.stack:
                 raise mistake(path, place, f"{where}[{index}].stack: it has no pattern")
-            out.append(
-                tuple(
-                    self.pattern(path, place, text, anchored=anchored, where=where)
-                    for text in item.stack
-                )
-            )
+            out.append(self.patterns(path, place, item.stack, anchored=anchored, where=where))
         return out
 
     def signature(self, path: Path, family: str, number: int, entry: SignatureEntry) -> Signature:
@@ -441,15 +443,12 @@ class _Builder:
                 patterns=patterns,
                 versions=item.versions,
                 role=item.role,
-                then=tuple(
-                    self.pattern(
-                        path,
-                        ("signature", number, "release", index, "then"),
-                        text,
-                        anchored=False,
-                        where=f"signature {entry.id!r}.release",
-                    )
-                    for text in item.then
+                then=self.patterns(
+                    path,
+                    ("signature", number, "release", index, "then"),
+                    item.then,
+                    anchored=False,
+                    where=f"signature {entry.id!r}.release",
                 ),
                 unseen=item.unseen,
             )
@@ -476,15 +475,12 @@ class _Builder:
         return tuple(
             (
                 item,
-                tuple(
-                    self.pattern(
-                        path,
-                        ("signature", number, "end", index, "stack"),
-                        text,
-                        anchored=False,
-                        where=f"signature {entry.id!r}.end",
-                    )
-                    for text in item.stack
+                self.patterns(
+                    path,
+                    ("signature", number, "end", index, "stack"),
+                    item.stack,
+                    anchored=False,
+                    where=f"signature {entry.id!r}.end",
                 ),
             )
             for index, item in enumerate(entry.end)

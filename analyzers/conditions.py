@@ -46,7 +46,7 @@ def case(scene: Scene) -> Case | None:
             # A thread that slept when its group was frozen sleeps where it was, in state D.
             found = [index for index in every if fits(scene, index) or threads[index].state == "D"]
         if scene.weight(found) >= MOST * scene.total:
-            return _case(scene, signature, found, says)
+            return _case(scene, signature, found, says, whole=True)
     swapped = [index for index in scene.active if _is_swapping(scene, index)]
     count = scene.weight(swapped)
     if count >= LEAST_SWAPPED and count >= SWAPPED * scene.weight(scene.active):
@@ -54,12 +54,13 @@ def case(scene: Scene) -> Case | None:
     return None
 
 
-def _case(scene: Scene, name: str, found: Sequence[int], says: str) -> Case | None:
+def _case(
+    scene: Scene, name: str, found: Sequence[int], says: str, *, whole: bool = False
+) -> Case | None:
     signature = scene.catalog.by_id.get(name)
     if signature is None:
         return None
     text = f"{scene.weight(found)} of {scene.total} threads {says}"
-    whole = any(name == known for known, _, _ in _WHOLE)
     return Case(signature, tuple(found), None, says=(text,), sure=True, whole=whole)
 
 

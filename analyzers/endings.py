@@ -10,6 +10,7 @@ from stallscope.analyzers.analysis import Ending, Finding
 from stallscope.analyzers.catalog import Kept, Signature
 from stallscope.analyzers.catalogfile import EndEntry
 from stallscope.analyzers.scene import Scene
+from stallscope.analyzers.server import numbers
 from stallscope.model.capture import Thread
 
 __all__ = ["kills", "of"]
@@ -106,8 +107,6 @@ def _kill(thread: Thread, kept: Kept | None, server: str, *, certain: bool) -> I
 
 def _number(thread: Thread, server: str) -> int | None:
     """Return the number that the server's KILL takes: PostgreSQL's is the id of the process."""
-    if thread.own:
-        return None
     if server == POSTGRES:
         return (thread.ns_tid or thread.tid) or None
     return thread.connection or None
@@ -155,15 +154,9 @@ def _by_statement(
 
 
 def _in_range(entry: EndEntry, version: str | None) -> bool:
-    numbers = _numbers(version)
     if not (entry.since or entry.before):
         return True
-    if not numbers:
+    ours = numbers(version)
+    if not ours or (entry.since and ours < numbers(entry.since)):
         return False
-    if entry.since and numbers < _numbers(entry.since):
-        return False
-    return not entry.before or numbers < _numbers(entry.before)
-
-
-def _numbers(text: str | None) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d{1,4}", text or "")[:3])
+    return not entry.before or ours < numbers(entry.before)

@@ -267,7 +267,7 @@ def _part_of_program(scene: Scene, threads: Sequence[int]) -> str:
 
 def _others(scene: Scene, threads: Sequence[int]) -> list[str]:
     """Return what the other threads that are not idle do: one of them may be the blocker."""
-    mine = set(threads) | scene.own
+    mine = set(threads)
     places: Counter[str] = Counter()
     for index in scene.active:
         if index not in mine:
@@ -280,7 +280,7 @@ def _others(scene: Scene, threads: Sequence[int]) -> list[str]:
 
 def _differs(scene: Scene, threads: Sequence[int]) -> Candidate | None:
     """Return the one session that is neither idle nor among the waiters."""
-    mine = set(threads) | scene.own
+    mine = set(threads)
     others = [
         index
         for index in scene.active

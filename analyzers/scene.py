@@ -150,11 +150,11 @@ class Scene:
         whole = WHOLE.intersection(self.states)
         return not whole and all(thread.label is None for thread in self.capture.threads)
 
-    @cached_property
-    def own(self) -> frozenset[int]:
-        """Threads that serve stallscope's own connection: their state says nothing about the
-        stall."""
-        return frozenset(i for i, thread in enumerate(self.capture.threads) if thread.own)
+    def oldest_statement_ns(self, indexes: Iterable[int]) -> int:
+        """Return how long ago the oldest statement that one of these threads runs began, as the
+        server says; 0: it says nothing."""
+        threads = (self.capture.threads[index] for index in indexes)
+        return max((thread.age_ns or 0 for thread in threads if not thread.rests), default=0)
 
     @cached_property
     def idle_connections(self) -> tuple[int, ...]:
@@ -165,7 +165,6 @@ class Scene:
             if self.states[i] == IDLE
             and shape.idle is not None
             and shape.idle.session
-            and i not in self.own
             and not self._has_no_transaction(i)
         )
 

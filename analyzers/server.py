@@ -10,7 +10,7 @@ from stallscope.analyzers.stacks import Stacks
 from stallscope.model.capture import Capture, Process
 from stallscope.server.families import family
 
-__all__ = ["identify", "release"]
+__all__ = ["identify", "numbers", "release"]
 
 _NUMBER = re.compile(r"(?:^|[^\d.])(?:5\.5\.5-)?(\d{1,2}\.\d{1,3}(?:\.\d{1,3})?)")
 _POSTGRES_PATH = re.compile(r"/(?:postgresql/|pgsql-)(\d{1,2}(?:\.\d{1,2})?)/bin/")
@@ -44,6 +44,11 @@ def identify(capture: Capture, stacks: Stacks, catalog: Catalog) -> tuple[str | 
         if name is not None:
             return name, version or (_postgres(process) if name == "postgres" else None)
     return None, version
+
+
+def numbers(version: str | None) -> tuple[int, ...]:
+    """Return ``(8, 0, 36)`` of ``8.0.36-log``, three numbers at most; empty: it is not known."""
+    return tuple(int(part) for part in re.findall(r"\d{1,4}", version or "")[:3])
 
 
 def release(version: str | None) -> str | None:

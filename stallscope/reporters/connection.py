@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-import re
-
 from stallscope.analyzers.analysis import Analysis
 from stallscope.analyzers.names import bare
+from stallscope.analyzers.server import numbers
 from stallscope.model.capture import Thread
 from stallscope.reporters.counts import target_process
 
@@ -50,7 +49,7 @@ def learn_command(analysis: Analysis) -> str | None:
     if analysis.server != "mysql" or process is None or analysis.inputs:
         return None
     pid = analysis.capture.processes[process].pid
-    version = _version(analysis.version)
+    version = numbers(analysis.version)
     if not (pid and version) or version >= _MYSQL_SINCE:
         return None
     if any(thread.connection is not None for thread in analysis.capture.threads):
@@ -64,11 +63,6 @@ def _for_server(analysis: Analysis, thread: Thread, mariadb: str, mysql: str) ->
     tid = thread.ns_tid or thread.tid
     if analysis.server == "mariadb":
         return mariadb.format(tid=tid)
-    if analysis.server == "mysql" and _version(analysis.version) >= _MYSQL_SINCE:
+    if analysis.server == "mysql" and numbers(analysis.version) >= _MYSQL_SINCE:
         return mysql.format(tid=tid)
     return None
-
-
-def _version(text: str | None) -> tuple[int, ...]:
-    found = re.match(r"(\d{1,4})\.(\d{1,4})", text or "")
-    return tuple(int(number) for number in found.groups()) if found else ()
