@@ -6,11 +6,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from stallscope.analyzers.analysis import Analysis
+from stallscope.analyzers.analysis import Analysis, Blocker
 from stallscope.analyzers.waits import IDLE, UNSEEN
 from stallscope.model.capture import Label, Thread
 
 __all__ = [
+    "blocker_thread",
     "count_labels",
     "count_states",
     "count_threads",
@@ -67,6 +68,13 @@ def thread_of(analysis: Analysis, tid: int) -> Thread | None:
     if not tid:
         return None
     return next((thread for thread in analysis.capture.threads if thread.tid == tid), None)
+
+
+def blocker_thread(analysis: Analysis, blocker: Blocker) -> Thread | None:
+    """Return the thread of a blocker, where the capture has it."""
+    if blocker.thread is not None:
+        return analysis.capture.threads[blocker.thread]
+    return thread_of(analysis, blocker.tid)
 
 
 def trust(threads: Sequence[Thread]) -> str:

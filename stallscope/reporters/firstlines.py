@@ -7,6 +7,7 @@ They fit on a small terminal, and head the report, the incident, the notificatio
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from stallscope.analyzers.analysis import Age, Analysis, Blocker, Ending, Finding
 from stallscope.analyzers.scene import SAMPLE
@@ -15,10 +16,16 @@ from stallscope.base.text import clean, one_line
 from stallscope.model.capture import OF_TABLES, Thread
 from stallscope.reporters import facts
 from stallscope.reporters.connection import kill_query, learn_command
-from stallscope.reporters.counts import thread_of
+from stallscope.reporters.counts import blocker_thread
 from stallscope.reporters.lines import Line, short_name, threads_text, wrap
 from stallscope.reporters.sentence import Speaker
-from stallscope.reporters.sessions import frequent_statements, has_ended, statement, who
+from stallscope.reporters.sessions import (
+    account,
+    frequent_statements,
+    has_ended,
+    statement,
+    who,
+)
 from stallscope.reporters.units import duration
 
 __all__ = ["COLUMNS", "LINES", "age_text", "brief", "effect_text", "headline", "render"]
@@ -71,12 +78,13 @@ def age_text(age: Age) -> str:
 def effect_text(analysis: Analysis, ending: Ending) -> str:
     """Return whom an ending hits, what it does, and how many threads go on."""
     thread = next(
-        (t for t in analysis.capture.threads if _is_of(t, ending) and not t.own),
+        (t for t in analysis.capture.threads if _is_of(t, ending)),
         None,
     )
     finding = analysis.findings[0]
     likely = "" if ending.certain else "likely: "
-    whom = f"{_whose(thread)}: " if thread is not None and _whose(thread) else ""
+    whose = account(thread) if thread is not None else ""
+    whom = f"{whose}: " if whose else ""
     goes = "; 1 thread goes on" if finding.threads == 1 else f"; {finding.threads} threads go on"
     on = goes if ending.connection is not None else ""
     return f"{likely}{whom}{ending.effect}{on}"
@@ -88,12 +96,6 @@ def _is_of(thread: Thread, ending: Ending) -> bool:
     return ending.connection in (thread.connection, thread.ns_tid or thread.tid)
 
 
-def _whose(thread: Thread) -> str:
-    if not (thread.user or thread.host):
-        return ""
-    return "@".join((thread.user or "?", *([thread.host] if thread.host else [])))
-
-
 def _cut(text: str, width: int) -> str:
     return text if len(text) <= width else f"{text[: width - 1]}…"
 
@@ -103,14 +105,15 @@ class _First:
         self.analysis = analysis
         self.capture = analysis.capture
         self.width = width
+        self._wrap = partial(wrap, width=width)
         self.say = Speaker(analysis)
 
     def lines(self, more: str) -> list[Line]:
-        last = list(wrap(more, self.width, style="dim")) if more else []
+        last = list(self._wrap(more, style="dim")) if more else []
         if not self.analysis.findings:
             return [*self._calm()][: LINES - len(last)] + last
         finding = self.analysis.findings[0]
-        head = [*self._what(finding), *self._who(finding), *self._ends(finding)]
+        head = self._head(finding)
         room = LINES - len(last) - len(head)
         blocks = [
             self._tree(),
@@ -129,9 +132,10 @@ class _First:
     def brief(self) -> list[Line]:
         if not self.analysis.findings:
             return list(self._wrap(self.say.verdict(), style=self.say.style))
-        finding = self.analysis.findings[0]
-        found = [*self._what(finding), *self._who(finding), *self._ends(finding)]
-        return [line for line in found if line.text]
+        return [line for line in self._head(self.analysis.findings[0]) if line.text]
+
+    def _head(self, finding: Finding) -> list[Line]:
+        return [*self._what(finding), *self._who(finding), *self._ends(finding)]
 
     def _calm(self) -> Iterator[Line]:
         """Say what was checked: without it, that nothing was found says nothing."""
@@ -168,11 +172,7 @@ class _First:
         if blocker is None:
             yield from self._wrap("Who holds it: not known", hang="      ")
             return
-        thread = (
-            self.capture.threads[blocker.thread]
-            if blocker.thread is not None
-            else thread_of(self.analysis, blocker.tid)
-        )
+        thread = blocker_thread(self.analysis, blocker)
         about = who(thread) if thread is not None else ""
         likely = "" if blocker.certain else "likely "
         about = about or f"{self.say.thread(blocker.tid)}, {blocker.state}"
@@ -266,22 +266,11 @@ class _First:
 
     def _few(self, text: str, first: str, hang: str, most: int) -> list[Line]:
         """Wrap text to so many lines; a cut end is marked."""
-        lines = list(wrap(text, self.width, indent=first, hang=hang))
+        lines = list(self._wrap(text, indent=first, hang=hang))
         if len(lines) > most:
             cut = lines[most - 1].text
             lines[most - 1 :] = [Line(f"{cut[: self.width - 2]} …")]
         return lines
-
-    def _wrap(
-        self,
-        text: str,
-        *,
-        indent: str = "",
-        hang: str | None = None,
-        style: str = "",
-        whole: bool = False,
-    ) -> Iterator[Line]:
-        yield from wrap(text, self.width, indent=indent, hang=hang, style=style, whole=whole)
 
 
 class _Chain:
@@ -293,13 +282,12 @@ class _Chain:
         self.say = say
 
     def lines(self, root: Holder) -> Iterator[str]:
-        indent = ""
         if root.thread is None:
             for queue in root.queues[:1]:
                 yield from self._queue(queue, "")
             return
         yield self._holder(root)
-        yield from self._behind(root, indent)
+        yield from self._behind(root, "")
 
     def _behind(self, holder: Holder, indent: str) -> Iterator[str]:
         for number, queue in enumerate(holder.queues[:2]):

@@ -11,7 +11,7 @@ from stallscope.model.capture import Thread
 from stallscope.model.sessions import MEMORY
 from stallscope.reporters.units import duration
 
-__all__ = ["frequent_statements", "has_ended", "session", "statement", "who"]
+__all__ = ["account", "frequent_statements", "has_ended", "session", "statement", "who"]
 
 
 def session(thread: Thread) -> str:
@@ -37,14 +37,21 @@ def session(thread: Thread) -> str:
     return f"{text} (from the server's memory)" if thread.source == MEMORY else text
 
 
+def account(thread: Thread) -> str:
+    """Return the user and the client's host, ``root@10.0.0.7``, as far as they are known."""
+    if not thread.host:
+        return thread.user or ""
+    return f"{thread.user or '?'}@{thread.host}"
+
+
 def who(thread: Thread) -> str:
     """Return the connection as a DBA names it: ``connection 5, root@10.0.0.7, shop, idle in
     transaction 246 s``; or nothing. Its statement is not part of it."""
     parts = []
     if thread.connection is not None:
         parts.append(f"connection {thread.connection}")
-    if thread.user or thread.host:
-        parts.append("@".join((thread.user or "?", *([thread.host] if thread.host else []))))
+    if account(thread):
+        parts.append(account(thread))
     if thread.database:
         parts.append(thread.database)
     doing = _doing(thread)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import msgspec
 
@@ -15,7 +16,7 @@ from stallscope.base.text import clean, one_line
 from stallscope.model.capture import Frame, Thread
 from stallscope.reporters import facts, waittree
 from stallscope.reporters.connection import connection_query
-from stallscope.reporters.counts import thread_of, trust
+from stallscope.reporters.counts import blocker_thread, trust
 from stallscope.reporters.lines import Line, break_name, short_name, threads_text, wrap
 from stallscope.reporters.sentence import Speaker, remedies
 from stallscope.reporters.sessions import frequent_statements, has_ended, session
@@ -60,6 +61,7 @@ class _Report:
         self.analysis = analysis
         self.capture = analysis.capture
         self.options = options
+        self._wrap = partial(wrap, width=options.width)
         self.say = Speaker(analysis)
 
     def lines(self) -> Iterator[Line]:
@@ -94,7 +96,7 @@ class _Report:
         yield from self._title("Blocker" if blocker.certain else "Blocker, likely")
         head = f"{self.say.thread(blocker.tid)}, {blocker.state}"
         yield from self._wrap(f"{head} (known from: {blocker.source})", indent="  ")
-        thread = self._thread_of(blocker)
+        thread = blocker_thread(self.analysis, blocker)
         about = session(thread) if thread is not None else ""
         if about:
             yield from self._wrap(about, indent="  ", hang="    ")
@@ -108,11 +110,6 @@ class _Report:
             if find is not None and thread.connection is None:
                 yield from self._wrap(f"whose connection: {find}", indent="  ", hang="    ")
         yield from self._stack(blocker.frames, trust([thread] if thread else []))
-
-    def _thread_of(self, blocker: Blocker) -> Thread | None:
-        if blocker.thread is not None:
-            return self.capture.threads[blocker.thread]
-        return thread_of(self.analysis, blocker.tid)
 
     def _profile(self, finding: Finding) -> Iterator[Line]:
         """Say where the holders of the lock spend their time."""
@@ -295,20 +292,6 @@ class _Report:
             yield from self._title(title)
         for item in items:
             yield from self._wrap(item, indent="  - ", hang="    ", whole=whole)
-
-    def _wrap(
-        self,
-        text: str,
-        *,
-        indent: str = "",
-        hang: str | None = None,
-        style: str = "",
-        whole: bool = False,
-    ) -> Iterator[Line]:
-        """Wrap text; ``whole`` leaves words that are longer than a line as they are."""
-        yield from wrap(
-            text, self.options.width, indent=indent, hang=hang, style=style, whole=whole
-        )
 
 
 def _whole(frame: Frame) -> str:

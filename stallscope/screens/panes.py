@@ -19,7 +19,7 @@ from stallscope.reporters import cost, firstlines, waittree
 from stallscope.reporters import threads as thread_lines
 from stallscope.reporters.lines import clock, short_name, wrap
 from stallscope.reporters.sentence import Speaker
-from stallscope.reporters.sessions import has_ended, session, statement
+from stallscope.reporters.sessions import account, has_ended, session, statement
 from stallscope.reporters.units import duration, number
 from stallscope.screens.state import HISTORY, Doing, Moment, Rate, State, Watched
 from stallscope.store import Summary
@@ -374,12 +374,11 @@ def _cells(analysis: Analysis, index: int) -> dict[str, str]:
     place = " < ".join(short_name(frame) for frame in analysis.places[index])
     query = statement(thread, _STATEMENT)
     number = thread.connection if thread.connection is not None else thread.tid
-    who = "@".join(filter(None, (thread.user, thread.host)))
     ns = thread.age_ns if thread.age_ns is not None else thread.waited_ns
     activity = thread.activity or ("" if thread.command == "Query" else thread.command or "")
     return {
         "connection": str(number),
-        "user": one_line(who, 60),
+        "user": one_line(account(thread), 60),
         "database": one_line(thread.database or "", 60),
         "time": "" if ns is None else duration(ns / 1e6),
         "state": analysis.states[index],

@@ -18,6 +18,7 @@ from stallscope.model.capture import Frame, Lock, Thread
 from stallscope.reporters.counts import count_states, counted_state
 from stallscope.reporters.html import waitgraph
 from stallscope.reporters.lines import short_name
+from stallscope.reporters.sessions import account
 
 __all__ = [
     "MAX_FRAMES",
@@ -184,7 +185,7 @@ class Packer:
                 thread.tid,
                 self._text(thread.name),
                 thread.connection,
-                self._text("@".join(filter(None, (thread.user, thread.host)))),
+                self._text(account(thread)),
                 self._text(thread.database),
             )
         )

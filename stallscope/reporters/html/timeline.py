@@ -132,16 +132,14 @@ def threads(samples: Iterable[ThreadSample], window: Window = None) -> list[dict
     waiting = [n for n in names if threadhistory.active(n) and n != threadhistory.RUNNING]
     most = max(waiting, key=lambda n: max(one[n] for one in counts), default=None)
     first = ["active threads", *([] if most is None else [_NAMES.get(most, f"threads in {most}")])]
+    inside = _inside([sample.time_ns for sample in found], window)
     return [
         {
             "source": "threads",
             "time": [sample.time_ns // 10**6 for sample in found],
             "series": series,
             "first": first,
-            "changed": {
-                name: _change(series[name], _inside([s.time_ns for s in found], window))
-                for name in first
-            },
+            "changed": {name: _change(series[name], inside) for name in first},
         }
     ]
 

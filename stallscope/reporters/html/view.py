@@ -13,7 +13,7 @@ from stallscope.analyzers.subsystems import Subsystems
 from stallscope.model.capture import Capture, Frame, Thread
 from stallscope.reporters import facts, firstlines
 from stallscope.reporters.connection import connection_query
-from stallscope.reporters.counts import count_states, thread_of, trust
+from stallscope.reporters.counts import blocker_thread, count_states, trust
 from stallscope.reporters.html import pack
 from stallscope.reporters.html.pack import MAX_QUERY, Entry, shown
 from stallscope.reporters.sentence import Speaker, remedies
@@ -151,13 +151,14 @@ def view(analysis: Analysis, entry: Entry, number: int, subsystems: Subsystems) 
     capture = analysis.capture
     states = count_states(analysis)
     first = analysis.findings[0] if analysis.findings else None
+    holder = _who(analysis, first)
     return View(
         number=number,
         label=shown(entry.label),
         time=utc(capture.time_ns),
         reason=_REASONS.get(entry.reason, ""),
         verdict=shown(say.verdict(), MAX_QUERY),
-        headline=shown(_headline(say, first, has_who=bool(_who(analysis, first))), MAX_QUERY),
+        headline=shown(_headline(say, first, has_who=bool(holder)), MAX_QUERY),
         stall=first is not None,
         calm=say.calm,
         title=shown(first.title) if first else shown(_nothing(say)),
@@ -171,7 +172,7 @@ def view(analysis: Analysis, entry: Entry, number: int, subsystems: Subsystems) 
         idle=states["idle"],
         meaning=shown(first.meaning, MAX_QUERY) if first else "",
         lasted=firstlines.age_text(analysis.age) if analysis.age is not None else "",
-        who=_who(analysis, first),
+        who=holder,
         endings=tuple(
             EndingView(
                 shown(ending.statement, MAX_QUERY),
@@ -289,9 +290,7 @@ def _blocker(
     blocker = finding.blocker
     if blocker is None:
         return None
-    thread = thread_of(analysis, blocker.tid)
-    if thread is None and blocker.thread is not None:
-        thread = analysis.capture.threads[blocker.thread]
+    thread = blocker_thread(analysis, blocker)
     find = connection_query(analysis, thread) if thread is not None else None
     return BlockerView(
         thread=shown(say.thread(blocker.tid)),
