@@ -20,17 +20,16 @@ from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container, Vertical
 from textual.message import Message
-from textual.screen import ModalScreen, Screen
-from textual.widgets import Footer, Input
+from textual.screen import Screen
+from textual.widgets import Footer
 
-from stallscope.analyzers.analysis import Ending
 from stallscope.analyzers.endings import kills
 from stallscope.base.errors import StallscopeError
 from stallscope.base.text import one_line
 from stallscope.reporters import incidents
-from stallscope.reporters.lines import wrap
 from stallscope.reporters.sessions import who
 from stallscope.screens import panes
+from stallscope.screens.dialogs import Ask, Confirm, Help
 from stallscope.screens.events import (
     Ended,
     Event,
@@ -60,27 +59,6 @@ CHART_ROWS, CHART_ROWS_HIGH = 3, 5
 DOING_ROWS, DOING_ROWS_HIGH = 2, 5
 """The most rows of the chart and of what threads do, and on a high screen."""
 HIGH = 32
-HELP = (
-    ("space", "pause or resume; no stacks are taken while paused"),
-    ("s, r", "sort the threads by the next column; reverse the order"),
-    ("k", "end the statement or the connection under the cursor; asks first"),
-    ("/", "show only threads, locks and files that match a regular expression"),
-    ("t", "all threads; Enter shows the stack of one"),
-    ("b", "the stack of the blocker"),
-    ("Enter", "the stack of the thread, or the incident, under the cursor"),
-    ("c", "save a capture to a file (mode 0600)"),
-    ("Tab", "next pane; arrows, PgUp, PgDn scroll"),
-    ("Esc", "back"),
-    ("q", "quit"),
-)
-MEANING = (
-    "A column of the chart is a second. Idle threads wait for work; a thread that waits for"
-    " a lock, a file or another thread is waiting.",
-    "What threads do: those that run, and those that wait for a lock or a file, as they were"
-    " in one moment of each second.",
-    "Threads: how many waited for a lock or file, averaged over each second.",
-    "Stacks are taken as often as 0.6 percent of one CPU allows. No thread is stopped.",
-)
 
 
 def capture_path(folder: Path, title: str) -> Path:
@@ -129,6 +107,13 @@ class View(Screen[None]):
     def on_rows_sorted(self, message: Rows.Sorted) -> None:
         """Sort by a column; again: the other way round."""
         self.top.sort_by(message.column)
+
+    def _with_list(self, title: str, *, threads: bool = False) -> ComposeResult:
+        """Make the parts of a screen that has one list, from the top down."""
+        yield Rows(id="head", focus=False)
+        yield Rows(id="degraded_sources", focus=False)
+        yield Rows(title, id="list", threads=threads)
+        yield Footer(show_command_palette=False)
 
     def under_cursor(self) -> int | None:
         """Return the thread under the cursor."""
@@ -227,10 +212,7 @@ class Threads(View):
 
     def compose(self) -> ComposeResult:
         """Make one list."""
-        yield Rows(id="head", focus=False)
-        yield Rows(id="degraded_sources", focus=False)
-        yield Rows("Threads", id="list", threads=True)
-        yield Footer(show_command_palette=False)
+        yield from self._with_list("Threads", threads=True)
 
     def follow(self) -> None:
         """Show the threads of the last capture."""
@@ -253,10 +235,7 @@ class IncidentView(View):
 
     def compose(self) -> ComposeResult:
         """Make one list."""
-        yield Rows(id="head", focus=False)
-        yield Rows(id="degraded_sources", focus=False)
-        yield Rows("Incident", id="list")
-        yield Footer(show_command_palette=False)
+        yield from self._with_list("Incident")
 
     def follow(self) -> None:
         """Show it; it is read once for each width."""
@@ -282,10 +261,7 @@ class Stack(View):
 
     def compose(self) -> ComposeResult:
         """Make one list."""
-        yield Rows(id="head", focus=False)
-        yield Rows(id="degraded_sources", focus=False)
-        yield Rows("Stack, innermost frame first", id="list")
-        yield Footer(show_command_palette=False)
+        yield from self._with_list("Stack, innermost frame first")
 
     def on_mount(self) -> None:
         """Remember the thread: its index differs in the next capture."""
@@ -321,80 +297,6 @@ class Stack(View):
 def _old(widget: Rows) -> Iterable[panes.Row]:
     """Return the rows without a line that says that the thread has ended."""
     return [row for row in widget.rows if not row.text.endswith(" has ended")]
-
-
-class Help(ModalScreen[None]):
-    """Keys, and the meaning of the figures."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,question_mark,q,enter", "app.back")]
-
-    def compose(self) -> ComposeResult:
-        """Make the text."""
-        yield Rows("Keys", id="help")
-
-    def on_mount(self) -> None:
-        """Fill it."""
-        rows = [panes.plain(f"{key:<7} {what}") for key, what in HELP]
-        rows.append(panes.plain(""))
-        for text in MEANING:
-            rows += [panes.plain(line.text, "dim") for line in wrap(text, 70)]
-        widget = self.query_one("#help", Rows)
-        widget.show(rows)
-        widget.focus()
-
-
-class Confirm(ModalScreen[str | None]):
-    """Ask which of the statements that end a connection is to be sent, if any."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,n,q", "dismiss(None)"),
-        Binding("1", "send(0)"),
-        Binding("2", "send(1)"),
-    ]
-
-    def __init__(self, who: str, endings: tuple[Ending, ...]) -> None:
-        super().__init__()
-        self._who = who
-        self._endings = endings
-
-    def compose(self) -> ComposeResult:
-        """Make the text."""
-        yield Rows("Send to the server?", id="confirm")
-
-    def on_mount(self) -> None:
-        """Fill it."""
-        rows = [panes.plain(line.text, "bold") for line in wrap(self._who, 70)]
-        for number, ending in enumerate(self._endings, 1):
-            rows.append(panes.plain(f"  {number}  {ending.statement}", "bold red"))
-            rows += [panes.plain(line.text) for line in wrap(ending.effect, 70, indent=" " * 5)]
-        rows.append(panes.plain("  Esc  send nothing", "dim"))
-        widget = self.query_one("#confirm", Rows)
-        widget.show(rows)
-        widget.styles.height = len(rows) + 2
-        widget.focus()
-
-    def action_send(self, number: int) -> None:
-        """Return the statement to the caller."""
-        if number < len(self._endings):
-            self.dismiss(self._endings[number].statement)
-
-
-class Ask(ModalScreen[str | None]):
-    """Ask for a filter."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss(None)")]
-
-    def __init__(self, before: str) -> None:
-        super().__init__()
-        self._before = before
-
-    def compose(self) -> ComposeResult:
-        """Make the line."""
-        yield Input(value=self._before, placeholder="regular expression", id="ask")
-
-    def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Return the text to the caller."""
-        self.dismiss(event.value)
 
 
 def _incident_rows(dest: Path, name: str, width: int) -> list[panes.Row]:
@@ -506,9 +408,7 @@ class Top(App[None]):
     def on_source_event(self, message: SourceEvent) -> None:
         """Take an event; while paused, events that would change the screen are kept for later."""
         event = message.event
-        if self.paused and not isinstance(
-            event, Saved | Noted | Ended | SourceState | IncidentsListed
-        ):
+        if self.paused and not isinstance(event, SHOWN_AT_ONCE):
             self._waiting.append(event)
             return
         self.state.take(event)
