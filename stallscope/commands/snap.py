@@ -193,12 +193,11 @@ def _output(args: argparse.Namespace) -> Path:
     """Return the file to write. One that exists is kept, and another name is chosen: what a server
     shows now does not come back."""
     wanted: Path = args.output
-    if args.force or not wanted.is_file():
-        atomicfile.check_can_create(wanted, force=args.force)
-        return wanted
-    found = atomicfile.free_name(wanted)
-    atomicfile.check_can_create(found, force=False)
-    print(f"stallscope: {wanted} exists: the capture goes to {found}", file=sys.stderr)
+    is_taken = wanted.is_file() and not args.force
+    found = atomicfile.free_name(wanted) if is_taken else wanted
+    atomicfile.check_can_create(found, force=args.force)
+    if is_taken:
+        print(f"stallscope: {wanted} exists: the capture goes to {found}", file=sys.stderr)
     return found
 
 
