@@ -20,7 +20,6 @@ import yaml
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 CONFIG = CHECKOUT / "mkdocs.yml"
-PAGES = "build/site-pages"
 TOP = {
     "README.md": "index.md",
     "CHANGELOG.md": "CHANGELOG.md",

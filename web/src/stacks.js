@@ -66,12 +66,10 @@ export class Stacks {
 		element.append(make("p", { class: "dim" }, [doubts, tids && `threads ${tids}${more}`].filter(Boolean).join(". ")));
 	}
 
-	expand(most = Infinity) {
-		const closed = [...this.list.querySelectorAll("details.group:not([open])")].slice(0, most);
-		for (const element of closed) {
+	expand() {
+		for (const element of this.list.querySelectorAll("details.group:not([open])")) {
 			this.fill(element, element.group);
 			element.open = true;
 		}
-		return () => closed.forEach((element) => (element.open = false));
 	}
 }
