@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from stallscope.analyzers.analysis import Finding, Impact, Seen
+from stallscope.analyzers.analysis import Blocker, Finding, Impact, Seen
 from stallscope.analyzers.pool import Pool
 from stallscope.analyzers.scene import Scene
 
@@ -89,6 +89,15 @@ def _shows(finding: Finding) -> int:
     return 2 if blocker.certain else 1
 
 
+def _profile(pool: Pool, held: str, blocker: Blocker | None) -> tuple[tuple[str, float], ...]:
+    """Return where the holders spend their time; nothing where the one that was seen is not the
+    one that is known to hold the lock."""
+    seen = pool.threads(held)
+    if blocker is not None and blocker.certain and len(seen) == 1 and blocker.tid not in seen:
+        return ()
+    return tuple((spot.where, round(spot.share, 3)) for spot in pool.profile(held))
+
+
 def _one(scenes: Sequence[Scene], found: _Found, best: Finding, pool: Pool) -> Finding:
     total = len(scenes)
     part = len(found.items) / total
@@ -104,9 +113,7 @@ def _one(scenes: Sequence[Scene], found: _Found, best: Finding, pool: Pool) -> F
         lasting=_lasting(scenes, found),
         cpu=round(pool.cpu(signature), 3) if signature is not None and pool.samples else None,
         holders=pool.holders(held) if held is not None else 0,
-        profile=tuple((spot.where, round(spot.share, 3)) for spot in pool.profile(held))
-        if held is not None
-        else (),
+        profile=_profile(pool, held, best.blocker) if held is not None else (),
         passed_on=_passed_on(scenes, found),
     )
     threads = round(sum(f.threads for _, f in found.items) / len(found.items))

@@ -140,6 +140,10 @@ class Pool:
         """Return how many threads were seen as holders."""
         return len({(s.process, s.tid) for s in self.sightings.get(signature, ())})
 
+    def threads(self, signature: str) -> set[int]:
+        """Return the ids of the threads that were seen as holders."""
+        return {s.tid for s in self.sightings.get(signature, ())}
+
     def profile(self, signature: str) -> tuple[Spot, ...]:
         """Return where the holders spend their time, most of it first; nothing of a burst that has
         seen them once or twice, which is chance."""

@@ -271,3 +271,28 @@ def test_waiters_that_all_looked_around_once_have_waited_no_less(
     (finding,) = analysis.findings
     assert finding.impact.time_s == pytest.approx(20 * (CAPTURES - 2) * INTERVAL_NS / 1e9)
     assert any("these threads have waited" in text for text in finding.evidence)
+
+
+@pytest.mark.parametrize("owner", [700, 900])
+def test_the_profile_is_of_who_is_known_to_hold_the_lock(
+    owner: int, signatures: catalog.Catalog
+) -> None:
+    opens = f"MDL_context::acquire_lock, open_table_get_mdl_lock, open_table, {SESSION}"
+    wait = f"{COND}, MDL_wait::timed_wait, {opens}"
+    sceneries = []
+    for _ in range(CAPTURES):
+        scenery = Scenery()
+        lock = scenery.lock(owner=owner, symbol="shop.orders", kind=LockKind.METADATA)
+        scenery.add(wait, times=20, lock=lock)
+        scenery.add(f"{COND}, Item_func_sleep::val_int, {SESSION}", tid=owner)
+        if owner != 900:
+            scenery.add(wait, tid=900, lock=lock)
+        sceneries.append(scenery)
+    ran = [(f"MDL_context::find_ticket, {opens}", 4)]
+    finding = engine.analyze(burst(sceneries, ran), signatures).findings[0]
+    assert finding.signature == "metadata-lock"
+    assert finding.blocker is not None
+    assert finding.blocker.tid == owner
+    assert finding.seen is not None
+    assert finding.seen.holders == 1
+    assert bool(finding.seen.profile) is (owner == 900)
