@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import median
 
 import pytest
 
@@ -23,7 +24,10 @@ pytestmark = pytest.mark.needs("root", "waits")
 
 THRESHOLD_MS = 200
 LATE_MS = 100
-"""After its threshold a wait is reported within this time."""
+"""After its threshold a wait is reported within this time, as a rule."""
+MOST_LATE_MS = 300
+"""And always within this one: a pass that cost more than usual, as on a busy machine, puts the next
+one off, for all passes together may take 0.4 % of a core."""
 HELD_MS = 500
 LULL_SECONDS = 1.5
 """Without a long wait, so that the next one is news: more than a second."""
@@ -55,14 +59,19 @@ def event_of(watch: Watcher, call: Call, *, in_flight: bool) -> Line:
     )
 
 
-def assert_in_time(watch: Watcher, made: Made) -> None:
-    """Assert that each wait was reported in flight after its threshold, soon, with its stack."""
+def late_ms(watch: Watcher, made: Made) -> float:
+    """Return how long after its threshold the last of these waits was reported in flight.
+
+    Asserts that each was, with its stack.
+    """
+    lates = []
     for call in made.calls:
         event = event_of(watch, call, in_flight=True)
-        late_ms = (event["received_ns"] - call.start_ns) / 1e6 - THRESHOLD_MS
-        assert -LATE_MS < late_ms < LATE_MS, event
+        lates.append((event["received_ns"] - call.start_ns) / 1e6 - THRESHOLD_MS)
+        assert -LATE_MS < lates[-1] < MOST_LATE_MS, event
         assert event["label"] == "verified", event
         assert event["frames"], event
+    return max(lates)
 
 
 def test_nothing_is_attached_until_a_wait_is_long(target: Target) -> None:
@@ -71,9 +80,11 @@ def test_nothing_is_attached_until_a_wait_is_long(target: Target) -> None:
         make(target, "cond 1 1000 2")
         assert attached([watch.pid]) == 0
         assert not watch.events()
+        lates = []
         for _ in range(3):
-            assert_in_time(watch, make(target, f"mutex 1 {HELD_MS} 3"))
+            lates.append(late_ms(watch, make(target, f"mutex 1 {HELD_MS} 3")))
             assert is_attached(watch)
+        assert median(lates) < LATE_MS, lates
         # Their ends are seen by the programs, with who woke them.
         made = make(target, f"rwlock 1 {HELD_MS}")
         (call,) = made.calls
@@ -85,18 +96,20 @@ def test_nothing_is_attached_until_a_wait_is_long(target: Target) -> None:
         before_ns = process_cpu_ns(watch.pid)
         make(target, "cond 1 1000 2")
         assert process_cpu_ns(watch.pid) - before_ns < MAX_CPU_NS
-        assert_in_time(watch, make(target, f"mutex 1 {HELD_MS} 3"))
+        late_ms(watch, make(target, f"mutex 1 {HELD_MS} 3"))
 
 
 def test_waits_are_seen_where_the_kernel_refuses_to_attach(target: Target) -> None:
     with watcher(target.pid, options=(*AT_REST, "--no-attach")) as watch:
+        lates = []
         for kind in ("mutex", "rwlock", "mutex"):
             made = make(target, f"{kind} 1 {HELD_MS} 3")
-            assert_in_time(watch, made)
+            lates.append(late_ms(watch, made))
             for call in made.calls:
                 ended = event_of(watch, call, in_flight=False)
                 # It is known to one pass.
                 assert HELD_MS - THRESHOLD_MS <= ended["length_ms"] <= call.length_ns / 1e6 + 1
+        assert median(lates) < LATE_MS, lates
         assert attached([watch.pid]) == 0
 
 
@@ -119,7 +132,7 @@ def test_the_first_long_wait_is_in_a_line_at_once(target: Target) -> None:
             line = watch.line(lambda line: line["type"] == "waits", "line", start=start)
             waiting = [key for key in line["keys"] if key["in_flight"]]
             longest = max(key["longest_in_flight_ms"] for key in waiting)
-            assert THRESHOLD_MS / 2 <= longest < THRESHOLD_MS + LATE_MS, number
+            assert THRESHOLD_MS / 2 <= longest < THRESHOLD_MS + MOST_LATE_MS, number
             # The programs are attached in the second round, and that is no matter.
             make(target, "release")
             time.sleep(LULL_SECONDS)
