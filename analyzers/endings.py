@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
 
+from stallscope.analyzers import files
 from stallscope.analyzers.analysis import Ending, Finding
 from stallscope.analyzers.catalog import Kept, Signature
 from stallscope.analyzers.catalogfile import EndEntry
@@ -32,7 +34,8 @@ def of(
     signature = scene.catalog.by_id.get(finding.signature or "")
     if signature is None:
         return ()
-    found = [*_by_statement(scene, finding, signature, server, version)]
+    found = [*_by_thaw(scene, finding)]
+    found += _by_statement(scene, finding, signature, server, version)
     if server in (*_KILL_SERVERS, POSTGRES) and signature.kept is not None:
         found += _by_kill(scene, finding, signature, server)
     # The server is asked only where nothing else is known.
@@ -57,6 +60,25 @@ def kills(thread: Thread, server: str | None) -> tuple[Ending, ...]:
 
 def _lost(thread: Thread) -> str:
     return ", and its transaction is rolled back" if thread.transaction else ""
+
+
+def _by_thaw(scene: Scene, finding: Finding) -> Iterator[Ending]:
+    """Yield what thaws the file systems on which a thread of the finding changes a file."""
+    involved = [*finding.members]
+    if finding.blocker is not None and finding.blocker.thread is not None:
+        involved.append(finding.blocker.thread)
+    mounts = set()
+    for index in involved:
+        thread = scene.capture.threads[index]
+        mount = thread.file.mount if thread.file is not None else None
+        if mount is not None and mount.isprintable() and files.is_frozen(thread):
+            mounts.add(mount)
+    for mount in sorted(mounts):
+        yield Ending(
+            statement=f"fsfreeze --unfreeze {shlex.quote(mount)}",
+            effect="writes to this file system go on; a snapshot that is just made of it is lost",
+            in_shell=True,
+        )
 
 
 def _by_kill(scene: Scene, finding: Finding, signature: Signature, server: str) -> Iterator[Ending]:

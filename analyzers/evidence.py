@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from stallscope.analyzers import releases
+from stallscope.analyzers import files, releases
 from stallscope.analyzers.blame import Case
 from stallscope.analyzers.blocker import pending, suspects
 from stallscope.analyzers.pool import Sighting
@@ -111,6 +111,9 @@ def _blocker(scene: Scene, case: Case, says: list[str], against: list[str]) -> N
     if case.blocker.sighting is not None:
         now, doing = "it", _seen(case.blocker.sighting)
     says.append(f"{scene.say(thread)} {case.blocker.role}: {now} {doing}")
+    file = files.text(scene.capture.threads[thread])
+    if file is not None and case.blocker.sighting is None:
+        says.append(f"{scene.say(thread)} is blocked in {file}")
     if case.blocker.via:
         says.append(
             "between the waiters and the blocker: "

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
-from stallscope.analyzers import releases, subsystems
+from stallscope.analyzers import files, releases, subsystems
 from stallscope.analyzers.analysis import STALL_SHARE
 from stallscope.analyzers.blame import RING, Case
 from stallscope.analyzers.blocker import by_lock
@@ -54,6 +54,10 @@ def cases(scene: Scene, known: Collection[Case]) -> list[Case]:
     if convoy is not None:
         out.append(convoy)
         left = [index for index in left if index not in convoy.waiters]
+    frozen = _frozen(scene, left)
+    if frozen is not None:
+        out.append(frozen)
+        left = [index for index in left if index not in frozen.waiters]
     out += [case for item in DEVICES if (case := _device(scene, left, *item)) is not None]
     out += [case for case in (_cpus(scene), _unnamed(scene, left)) if case is not None]
     return out
@@ -129,6 +133,18 @@ def _convoy(scene: Scene, left: Sequence[int]) -> Case | None:
     else:
         against.append("the lock word does not name a thread of this capture")
     return Case(signature, tuple(threads), blocker, says=tuple(says), against=tuple(against))
+
+
+def _frozen(scene: Scene, left: Sequence[int]) -> Case | None:
+    """Find threads that change a file on a frozen file system, and match no signature."""
+    signature = scene.catalog.by_id.get("file-system-frozen")
+    threads = [index for index in left if files.is_frozen(scene.capture.threads[index])]
+    if signature is None or scene.weight(threads) < signature.min_waiters:
+        return None
+    shown = {files.text(scene.capture.threads[index]) for index in threads}
+    says = [f"{wait(scene.weight(threads))} until a file system is thawed"]
+    says += [f"a thread is blocked in {file}" for file in sorted(filter(None, shown))[:OTHERS]]
+    return Case(signature, tuple(threads), None, says=tuple(says), sure=True)
 
 
 def _device(scene: Scene, left: Sequence[int], name: str, kind: str, what: str) -> Case | None:

@@ -9,6 +9,7 @@ from functools import cached_property
 
 import msgspec
 
+from stallscope.analyzers import files
 from stallscope.analyzers.analysis import Blocker, WaiterGroup
 from stallscope.analyzers.catalog import Catalog, LettingGo, Signature
 from stallscope.analyzers.graph import Graph
@@ -472,6 +473,8 @@ class Scene:
             return f"{where} where it was not seen"
         if self.states[thread] == RUNNING:
             where = "is on a CPU" if item.on_cpu else "is running"
+        elif files.is_frozen(item):
+            where = "waits until its file system is thawed,"
         elif shape.wait is not None and shape.wait.kind in DISK:
             where = f"waits for the disk ({shape.wait.frame})"
         else:

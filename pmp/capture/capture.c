@@ -351,6 +351,24 @@ static void write_syscall(struct stall_json *json, const struct stall_thread *th
 	stall_json_close(json, '}');
 }
 
+static void write_file(struct writer *writer, size_t index)
+{
+	const struct stall_blocked_files *blocked = writer->capture->blocked;
+	const struct stall_blocked_file *file =
+		blocked ? stall_blocked_file_of(blocked, (uint32_t)index) : NULL;
+	struct stall_json *json = &writer->json;
+
+	if (!file)
+		return;
+	stall_put_thread_file(json);
+	stall_json_open(json, '{');
+	stall_put_file_path(json, file->path);
+	stall_put_file_mount(json, file->mount);
+	stall_put_file_device(json, file->device);
+	stall_put_file_type(json, file->type);
+	stall_json_close(json, '}');
+}
+
 static struct stall_error *write_thread(struct writer *writer, size_t index)
 {
 	const struct stall_thread *thread = &writer->capture->snapshot->threads[index];
@@ -372,6 +390,7 @@ static struct stall_error *write_thread(struct writer *writer, size_t index)
 	stall_put_thread_stopped_ns(json, thread->stopped_ns);
 	stall_put_thread_switches(json, thread->switches);
 	write_syscall(json, thread);
+	write_file(writer, index);
 	stall_put_thread_stack(json, writer->capture->stacks->user[index]);
 	stall_put_thread_kernel_stack(json, writer->capture->stacks->kernel[index]);
 	stall_put_thread_unwind(json, stall_unwind_end_name(stack->end));

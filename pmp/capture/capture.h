@@ -12,6 +12,7 @@
 #include "capture/capture_stacks.h"
 #include "capture/records.h"
 #include "lock/lock.h"
+#include "snapshot/blocked_files.h"
 #include "snapshot/snapshot.h"
 #include "unwind/worker.h"
 
@@ -28,6 +29,7 @@ struct stall_capture {
 	const struct stall_locks *locks;
 	const struct stall_locks *locks_before; // of the capture before in the burst, or NULL
 	const struct stall_capture_stacks *stacks;
+	const struct stall_blocked_files *blocked; // NULL: none
 	const struct stall_host *host;
 	const struct stall_capture_string *strings;
 	size_t string_count;

@@ -14,6 +14,7 @@
 #include "capture/kernel_symbols.h"
 #include "introspect/postgres.h"
 #include "introspect/sessions.h"
+#include "snapshot/blocked_files.h"
 #include "snapshot/read_child.h"
 #include "snapshot/sampler.h"
 
@@ -51,6 +52,7 @@ struct stall_capturer {
 	bool sampling;
 	struct stall_json sessions;		  // lines of the captures
 	struct stall_postgres_waits server_waits; // of what was taken
+	struct stall_blocked_files blocked;	  // of what was taken
 	char *not_sampled;			  // why; NULL once a capture says it
 };
 
@@ -79,6 +81,7 @@ void stall_capturer_destroy(struct stall_capturer *capturer)
 	stall_kernel_symbols_destroy(capturer->kernel_symbols);
 	stall_json_deinit(&capturer->sessions);
 	stall_postgres_waits_deinit(&capturer->server_waits);
+	stall_blocked_files_deinit(&capturer->blocked);
 	stall_read_child_forget(&capturer->arena);
 	if (capturer->arena.base)
 		stall_arena_deinit(&capturer->arena);
@@ -366,6 +369,8 @@ static struct stall_error *take(struct stall_capturer *capturer,
 	err = take_sessions(capturer, snapshot);
 	if (err)
 		return err;
+	stall_blocked_files_deinit(&capturer->blocked);
+	stall_blocked_files_read(snapshot, &capturer->blocked);
 	capturer->taken = no_cleanup_ptr(snapshot);
 	capturer->taken_by = backend;
 	capturer->taken_state = state;
@@ -397,6 +402,7 @@ struct stall_error *stall_capturer_finish(struct stall_capturer *capturer,
 		.attach_ns = capturer->attach_ns,
 		.locks = capturer->in_burst ? &capturer->locks : NULL,
 		.server_waits = &capturer->server_waits,
+		.blocked = &capturer->blocked,
 	};
 	struct stall_error *err = stall_finish(&finish, output, ret_partial);
 

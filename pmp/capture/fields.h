@@ -110,6 +110,11 @@
 	FIELD(syscall, nr, int, always)                                                            \
 	FIELD(syscall, name, string_or_null, always)                                               \
 	FIELD(syscall, args, list_of_hex, always)                                                  \
+	FIELD(thread, file, object, optional)                                                      \
+	FIELD(file, path, string, always)                                                          \
+	FIELD(file, mount, string_or_null, always)                                                 \
+	FIELD(file, device, string_or_null, always)                                                \
+	FIELD(file, type, string_or_null, always)                                                  \
 	FIELD(thread, stack, id_or_null, always)                                                   \
 	FIELD(thread, kernel_stack, id_or_null, always)                                            \
 	FIELD(thread, unwind, string, always)                                                      \

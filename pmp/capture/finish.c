@@ -370,6 +370,7 @@ struct stall_error *stall_finish(const struct stall_finish *finish, struct stall
 		.unwound = &unwound,
 		.locks = &locks,
 		.stacks = &stacks,
+		.blocked = finish->blocked,
 		.host = finish->host,
 		.trigger = finish->trigger,
 		.started_ns = finish->started_ns,

@@ -37,6 +37,7 @@ struct stall_finish {
 	struct stall_locks *locks;
 	// Which backends of PostgreSQL wait for which; NULL: not known.
 	const struct stall_postgres_waits *server_waits;
+	const struct stall_blocked_files *blocked; // NULL: not known
 };
 
 // *ret_partial: a note in the capture says what is missing.

@@ -26,6 +26,7 @@ __all__ = [
     "Address",
     "BurstEnd",
     "Capture",
+    "File",
     "Frame",
     "FrameModule",
     "Index",
@@ -196,6 +197,18 @@ class Syscall(msgspec.Struct, frozen=True):
     args: tuple[Address, ...] = ()
 
 
+class File(msgspec.Struct, frozen=True):
+    """The file in whose system call a thread is blocked, and where it is."""
+
+    path: str
+    """As the process sees it."""
+    mount: str | None = None
+    """Its mount point on the host of the capture."""
+    device: str | None = None
+    type: str | None = None
+    """Of the file system: ``ext4``."""
+
+
 class Thread(
     msgspec.Struct,
     frozen=True,
@@ -218,6 +231,8 @@ class Thread(
     stopped_ns: Index = 0
     switches: Index | None = None
     syscall: Syscall | None = None
+    file: Annotated[File | None, OPTIONAL] = None
+    """Where it is in state D in a call of this file."""
     kernel_frames: Stack = ()
     unwind: str = "complete"
     live_reads: Annotated[Index, OPTIONAL] = 0

@@ -14,6 +14,7 @@ from stallscope.model.capture import (
     SCHEMA,
     Address,
     Capture,
+    File,
     Frame,
     FrameModule,
     Label,
@@ -56,7 +57,7 @@ def _changes(struct: type[msgspec.Struct]) -> _Changes:
     )
 
 
-_STRUCTS: list[type[msgspec.Struct]] = [*captureformat.RECORDS.values(), Syscall]
+_STRUCTS: list[type[msgspec.Struct]] = [*captureformat.RECORDS.values(), File, Syscall]
 _CHANGES: dict[type[Any], _Changes] = {struct: _changes(struct) for struct in _STRUCTS}
 
 
@@ -175,6 +176,8 @@ class _Records:
             if found[field.name] == field.default:
                 del found[field.name]
         for field in resolved:
+            if field.attribute not in found:
+                continue  # it is optional, and not known
             item = found.pop(field.attribute)
             found[field.name] = None if item is None else self._in_file(field.resolved, item)
         return found

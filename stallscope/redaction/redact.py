@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from stallscope.model.capture import OF_TABLES, Capture, Frame, Lock, Module, Process, Thread
+from stallscope.model.capture import OF_TABLES, Capture, File, Frame, Lock, Module, Process, Thread
 from stallscope.model.incident import CaptureEntry, Incident, Origin, TargetEntry
 from stallscope.model.samples import Sample
 from stallscope.model.waitlines import (
@@ -76,6 +76,9 @@ _RULES: dict[tuple[type, str], Rule] = {
     (Module, "path"): _path,
     (Module, "debug_file"): _path,
     (Module, "build_id"): _build_id,
+    (File, "path"): _path,
+    (File, "mount"): _path,
+    (File, "device"): _path,
     (Process, "exe"): _path,
     (Process, "comm"): _code,
     (Process, "cmdline"): _drop,

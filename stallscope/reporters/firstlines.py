@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import partial
 
+from stallscope.analyzers import files
 from stallscope.analyzers.analysis import Age, Analysis, Blocker, Ending, Finding
 from stallscope.analyzers.scene import SAMPLE
 from stallscope.analyzers.waittree import Holder, Queue, forest
@@ -185,6 +186,11 @@ class _First:
             where = " < ".join(short_name(frame) for frame in self._place(blocker))
             if where:
                 yield from self._few(f"in {where}", "     ", "     ", _ITEM_LINES)
+        if thread is None or blocker.source == SAMPLE:  # another moment showed what it does
+            return
+        file = files.text(thread, brief=True)
+        if file is not None:
+            yield from self._few(f"blocked in {file}", "     ", "     ", _ITEM_LINES)
 
     def _place(self, blocker: Blocker) -> tuple[str, ...]:
         # In this capture it is elsewhere: a sample of another moment showed what it does.

@@ -8,7 +8,7 @@ import json
 import shlex
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,14 +43,15 @@ class Ended:
     ended: bool
 
 
-def sections(server: str, quick: bool, only: str | None) -> Iterator[Section]:
-    """Yield one table: each stall, or the one that ``only`` names; ``quick``: a few."""
+def sections(server: str, quick: bool, only: Sequence[str]) -> Iterator[Section]:
+    """Yield one table: each stall, or those that ``only`` names; ``quick``: a few."""
     del server
     names = [name for name in STALLS if not name.endswith(FIXED)]
     if only:
-        names = [name for name in names if name == only]
-        if not names:
-            raise BenchError(f"no stall {only}: see scripts/stall --help")
+        unknown = set(only).difference(names)
+        if unknown:
+            raise BenchError(f"no stall {min(unknown)}: see scripts/stall --help")
+        names = [name for name in names if name in only]
     elif quick:
         names = names[:3]
     rows: list[Row] = []

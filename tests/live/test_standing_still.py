@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
@@ -18,6 +19,8 @@ import pytest
 from tests.live.shots import run, unharmed
 from tests.support.cgroups import ROOT
 from tests.support.servers import MEMORY, MariaDB, wait_until
+from tests.support.stall import STALLS
+from tests.support.stalls.processlist import running
 
 BACKENDS = ("bpf", "proc")
 
@@ -92,6 +95,25 @@ def test_a_frozen_server_is_named(server: MariaDB, backend: str) -> None:
                 done = run("snap", "-p", server.pid, "--backend", backend, "--no-sql")
             assert "[process-frozen]" in done.stdout
             assert "the whole server stands still" in " ".join(done.stdout.split())
+
+
+def test_a_frozen_file_system_is_thawed_by_what_is_pasted(require: Callable[..., None]) -> None:
+    require("root", "bpf", "mariadb", "freeze")
+    stall = STALLS["frozen-files-mariadb"]
+    with stall.started() as (server, made), made:
+        connections = server.connection_ids()
+        done = run("snap", "-p", server.pid)
+        lines = done.stdout.splitlines()
+        text = " ".join(done.stdout.split())
+        assert re.search(
+            r"blocked in \w+ of …/data/\w+ on /dev/loop\d+ \(ext4, mounted at", text
+        ), text
+        (at,) = [i for i, line in enumerate(lines) if line == "To end it, paste in a shell:"]
+        subprocess.run(["sh", "-c", lines[at + 1]], check=True)
+        # What waits until it is thawed goes on, and nothing is lost.
+        wait_until(lambda: running(server, "INSERT") == 0, "all inserts are done")
+        assert server.query("SELECT COUNT(*) FROM diary.journal0") == ((2,),)
+        assert connections <= server.connection_ids()
 
 
 def test_a_server_that_lives_is_called_neither(server: MariaDB) -> None:

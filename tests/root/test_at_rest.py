@@ -64,7 +64,7 @@ def late_ms(watch: Watcher, made: Made) -> float:
 
     Asserts that each was, with its stack.
     """
-    lates = []
+    lates: list[float] = []
     for call in made.calls:
         event = event_of(watch, call, in_flight=True)
         lates.append((event["received_ns"] - call.start_ns) / 1e6 - THRESHOLD_MS)

@@ -13,7 +13,7 @@ from tests.support.stalls.disk_load import READ, SCAN, UPDATE
 from tests.support.stalls.file_extend import FILE_EXTEND_OPTIONS, file_extend, quick_extend
 from tests.support.stalls.page_io import SMALL_POOL, page_reads, page_updates, quick, scans
 from tests.support.stalls.purge_lag import PURGE_LAG_OPTIONS, old_snapshot, purge_lag
-from tests.support.stalls.redo_sync import REDO_SYNC_OPTIONS, redo_sync
+from tests.support.stalls.redo_sync import REDO_SYNC_OPTIONS, frozen_files, redo_sync
 from tests.support.stalls.stall import DiskStall, Expected, NamedStall, Stall
 
 __all__ = ["STALLS"]
@@ -70,6 +70,18 @@ STALLS: dict[str, NamedStall] = {
         f"20 commits wait for the redo log {NOT_ANSWER}, in MariaDB",
         # InnoDB's functions are hidden.
         Expected(("innodb-redo-sync",), ("ha_commit_trans",)),
+    ),
+    "frozen-files-mariadb": DiskStall(
+        lambda folder: MariaDB(*REDO_SYNC_OPTIONS, parent=folder),
+        frozen_files,
+        "20 commits wait until the file system of the server is thawed, in MariaDB",
+        Expected(("innodb-redo-sync",), ("ha_commit_trans",)),
+    ),
+    "frozen-files-mysql97": DiskStall(
+        lambda folder: MySQL97(*REDO_SYNC_OPTIONS, parent=folder),
+        frozen_files,
+        "20 commits wait until the file system of the server is thawed, in MySQL 9.7",
+        Expected(("innodb-redo-sync",), ("log_write_up_to", "log_writer")),
     ),
     "redo-sync-mariadb-fixed": Stall(
         lambda: MariaDB(*REDO_SYNC_OPTIONS, *LARGE_LOG, parent=MEMORY), commits, QUICK_COMMITS

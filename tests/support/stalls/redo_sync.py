@@ -8,7 +8,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +24,7 @@ __all__ = [
     "REDO_SYNC_OPTIONS",
     "Device",
     "device_missing",
+    "frozen_files",
     "held_up_inserts",
     "loop_device",
     "make_journals",
@@ -152,11 +153,23 @@ def redo_sync(
 
 
 @contextmanager
+def frozen_files(server: SqlServer, device: Device) -> Iterator[None]:
+    """Let commits wait until the file system itself, on which the server's data is, is thawed."""
+    inserts = [f"INSERT INTO {journal} VALUES (2)" for journal in make_journals(server)]
+    with held_up_inserts(server, device, "diary", inserts, device.freeze_files):
+        yield
+
+
+@contextmanager
 def held_up_inserts(
-    server: SqlServer, device: Device, database: str, inserts: Sequence[str]
+    server: SqlServer,
+    device: Device,
+    database: str,
+    inserts: Sequence[str],
+    freeze: Callable[[], None] | None = None,
 ) -> Iterator[None]:
     """Freeze the device under these INSERTs, each on a connection of its own."""
-    with running_statements(server, database, inserts, after=device.freeze):
+    with running_statements(server, database, inserts, after=freeze or device.freeze):
         try:
             wait_until(
                 lambda: running(server, "INSERT") == len(inserts), f"{len(inserts)} inserts run"
