@@ -37,7 +37,6 @@ static bool has_file(int64_t call)
 	case SYS_fallocate:
 	case SYS_ftruncate:
 	case SYS_lseek:
-	case SYS_flock:
 		return true;
 	default:
 		return false;
