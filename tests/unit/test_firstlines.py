@@ -116,8 +116,8 @@ def test_few_rows_have_all_statements(analyze: Analyze) -> None:
         assert len(shown) <= rows
         assert shown[:2] == full[:2]
         assert shown[-2:] == [
-            f"To end it, paste: KILL QUERY {alter}; (the ALTER TABLE that waits gives up wi…)",
-            f"              or: KILL {idle}; (likely: its connection ends, and its transactio…)",
+            f"To end it, paste: KILL QUERY {alter}; (the ALTER TABLE that waits gives up with an…)",
+            f"              or: KILL {idle}; (likely: its connection ends, and its transaction …)",
         ]
     assert len(brief(analysis, 80, 2)) == 3, "a statement is never left out"
     assert f"KILL {idle};" in brief(analysis, 20, 5)[-1], "nor is it cut"
