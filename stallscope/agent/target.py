@@ -30,11 +30,19 @@ LONGEST_STARTING_PAUSE_NS = 10_000_000_000
 
 def finder(target: str | None, selector: Selector, server: Server) -> Callable[[Server], Server]:
     """Return how to find the server again: by the user's words. A restarted server has another pid:
-    in place of a pid its program's name is used, and its data directory where several run.
+    in place of a pid its program's name is used, and its data directory.
     """
-    if target is not None and not target.isdecimal():
-        return find_again(target, selector)
-    return find_again(server.name, selector)
+    if target is None or not target.isdecimal():
+        return find_again(target or server.name, selector)
+    of_name = find_again(server.name, selector)
+
+    def find(old: Server) -> Server:
+        found = of_name(old)
+        if old.datadir and found.datadir and found.datadir != old.datadir:
+            raise NotRunningError(f"no {server.name} with the data of {old.datadir}")
+        return found
+
+    return find
 
 
 class Target:

@@ -120,7 +120,7 @@ def test_few_rows_have_all_statements(analyze: Analyze) -> None:
             f"              or: KILL {idle}; (likely: its connection ends, and its transaction …)",
         ]
     assert len(brief(analysis, 80, 2)) == 3, "a statement is never left out"
-    assert f"KILL {idle};" in brief(analysis, 20, 5)[-1], "nor is it cut"
+    assert f"KILL {idle};" in " ".join(" ".join(brief(analysis, 20, 5)).split()), "nor is it cut"
 
 
 def test_few_rows_have_all_of_a_question(analyze: Analyze) -> None:
