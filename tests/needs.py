@@ -18,7 +18,7 @@ from pathlib import Path
 
 from stallscope.base.errors import StallscopeError
 from stallscope.base.text import one_line
-from stallscope.collectors import probe
+from stallscope.collectors import exits, probe
 from tests.support.cgroups import cgroups_missing
 from tests.support.containers import containers_missing
 from tests.support.jail import jail_missing
@@ -144,6 +144,18 @@ def cores() -> str | None:
     return None if pattern == "core" else f"kernel.core_pattern is {one_line(pattern, 100)}"
 
 
+def exit_status() -> str | None:
+    """Return why a pidfd does not say how its process ended."""
+    with subprocess.Popen(["true"]) as child:
+        descriptor = os.pidfd_open(child.pid)
+        child.wait()
+    try:
+        known = exits.exit_status(descriptor, child.pid)
+    finally:
+        os.close(descriptor)
+    return None if known == 0 else "Linux 6.15 and later say how a process ended"
+
+
 NEEDS: dict[str, Callable[[], str | None]] = {
     "root": lambda: None if os.geteuid() == 0 else "not root",
     "probe": built,
@@ -194,6 +206,7 @@ NEEDS: dict[str, Callable[[], str | None]] = {
     "packages": roots.missing,
     "zsh": tool("zsh"),
     "fish": tool("fish"),
+    "exit-status": exit_status,
 }
 
 

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from stallscope.collectors.triggers.engine import Engine, TriggerState, number
+from stallscope.collectors.triggers.engine import Engine, TriggerState
 from stallscope.collectors.triggers.recording import Record
+from stallscope.collectors.triggers.sentence import number
 from stallscope.collectors.triggers.settings import AgentSettings, TriggerSettings
 from stallscope.collectors.triggers.state import Phase
 from stallscope.model.incident import Fired

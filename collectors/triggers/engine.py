@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from stallscope.base.text import one_line
-from stallscope.collectors.triggers import waiting
+from stallscope.collectors.triggers import sentence, waiting
 from stallscope.collectors.triggers.baseline import NS
 from stallscope.collectors.triggers.evaluation import Evaluation, Moment
 from stallscope.collectors.triggers.expression import (
@@ -38,7 +38,6 @@ __all__ = [
     "Engine",
     "TriggerState",
     "needs_processlist",
-    "number",
     "reader_of_counts",
     "sources_named",
     "status_variables",
@@ -51,8 +50,6 @@ STALE_INTERVALS = 3
 EARLY = 0.9
 CONFIRM = 0.2
 """Of its interval: so long after a breach the next sample counts, while a wait is long."""
-_MOST_NUMBERS = 6
-"""The most names of an expression that a sentence gives with their values."""
 _ALWAYS = ("Uptime", "Uptime_since_flush_status")
 
 
@@ -408,7 +405,7 @@ class _VariableTrigger(_Watched):
             return None
         return Fired(
             trigger=self.settings.name,
-            why=self._sentence(moment),
+            why=self._sentence(),
             time_ns=sample.time_ns,
             value=None if self._condition else value,
             threshold=threshold,
@@ -443,31 +440,18 @@ class _VariableTrigger(_Watched):
                 return
         self.nearest = (value, threshold)
 
-    def _sentence(self, moment: Moment) -> str:
-        cycles = self.settings.cycles
-        times = "1 sample" if cycles == 1 else f"{cycles} samples in a row"
-        text = one_line(self.settings.variable or "", 160)
-        if self._condition:
-            compared = ", ".join(
-                f"{number(left)} {one.sign} {number(right)}"
-                for one in self._variable.comparisons
-                for left, right in [one.sides]
-            )
-            return f"{one_line(self.settings.about, 160) or text}: {compared}, {times}"
-        sign = ">" if self._above else "<"
-        head = f"{text} {number(self.value)} {sign} {number(self.threshold)}, {times}"
-        if [_text(name) for name in self.names] == [text]:
-            return head
-        return one_line(f"{head} ({self._numbers(moment)})", 500)
+    def _sentence(self) -> str:
+        settings, tree = self.settings, self._variable.tree
+        if self._threshold is None:
+            found = sentence.figures(tree, self._value_of)
+        else:
+            sign = ">" if self._above else "<"
+            found = [sentence.beyond(tree, sign, self._threshold.tree, self._value_of)]
+        return sentence.whole(settings.about, found, settings.cycles)
 
-    def _numbers(self, moment: Moment) -> str:
-        """Describe what the value is made of; what is 0 is left out."""
-        found = []
-        for name in self.names:
-            reading = moment.readings.reading(name, moment.clock_ns, moment.stale_ns)
-            if reading is None or reading.value:
-                found.append(f"{_text(name)} {number(reading.value if reading else None)}")
-        return ", ".join(found[:_MOST_NUMBERS])
+    def _value_of(self, part: Node) -> float | None:
+        value = self._variable.latest(part)
+        return self._threshold.latest(part) if value is None and self._threshold else value
 
 
 def _limit(limit: float | str | None) -> Evaluation | None:
@@ -478,10 +462,3 @@ def _text(name: Named) -> str:
     if isinstance(name, Name):
         return one_line(name.name, 80)
     return f'state("{one_line(name.pattern, 80)}")'
-
-
-def number(value: float | None) -> str:
-    """Return a value for people: a whole number, or three digits."""
-    if value is None:
-        return "unknown"
-    return f"{value:.0f}" if value == int(value) or abs(value) >= 1000 else f"{value:.3g}"

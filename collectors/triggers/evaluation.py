@@ -23,7 +23,7 @@ from stallscope.collectors.triggers.expression import (
 )
 from stallscope.collectors.triggers.readings import Readings
 
-__all__ = ["Comparison", "Evaluation", "Moment"]
+__all__ = ["Evaluation", "Moment"]
 
 Value = float | None
 
@@ -48,14 +48,10 @@ class Evaluation:
     ``rate(x)``."""
 
     def __init__(self, tree: Node) -> None:
+        self.tree = tree
         self.names = names(tree)
         self._parts = _Parts()
         self._value = _compile(tree, self._parts)
-
-    @property
-    def comparisons(self) -> Sequence[Comparison]:
-        """Return the comparisons of a condition, in the order of the text."""
-        return self._parts.comparisons
 
     @property
     def baselines(self) -> Sequence[Baseline]:
@@ -65,6 +61,10 @@ class Evaluation:
     def value(self, moment: Moment) -> Value:
         """Return the value now."""
         return self._value(moment)
+
+    def latest(self, part: Node) -> Value:
+        """Return the latest value of a part of ``tree``."""
+        return part.value if isinstance(part, Number) else self._parts.latest.get(id(part))
 
 
 _Compiled = Callable[[Moment], Value]
@@ -91,50 +91,44 @@ _COMPARISONS: dict[str, Callable[[float, float], bool]] = {
 
 
 def _compile(node: Node, parts: _Parts) -> _Compiled:
+    if isinstance(node, Number):
+        return lambda moment: node.value
+    evaluate, latest, key = _compiled(node, parts), parts.latest, id(node)
+
+    def value(moment: Moment) -> Value:
+        found = latest[key] = evaluate(moment)
+        return found
+
+    return value
+
+
+def _compiled(node: Name | States | Negation | Binary | Call, parts: _Parts) -> _Compiled:
     match node:
-        case Number(value):
-            return lambda moment: value
         case Name() | States():
             return _read(node)
         case Negation(sign, operand):
             return _negation(sign, _compile(operand, parts))
         case Binary(sign, left, right):
-            return _binary(sign, _compile(left, parts), _compile(right, parts), parts)
+            return _binary(sign, _compile(left, parts), _compile(right, parts))
         case Call():
             return _call(node, [_compile(argument, parts) for argument in node.arguments], parts)
 
 
-def _binary(sign: str, left: _Compiled, right: _Compiled, parts: _Parts) -> _Compiled:
+def _binary(sign: str, left: _Compiled, right: _Compiled) -> _Compiled:
     if sign in ("and", "or"):
         return _logic(left, right, decides=sign == "or")
     if sign in _ARITHMETIC:
         return _arithmetic(_ARITHMETIC[sign], left, right)
-    compared = Comparison(sign, left, right)
-    parts.comparisons.append(compared)
-    return compared.value
-
-
-class Comparison:
-    """Two sides, and their latest values."""
-
-    def __init__(self, sign: str, left: _Compiled, right: _Compiled) -> None:
-        self.sign = sign
-        self.sides: tuple[Value, Value] = (None, None)
-        self._left = left
-        self._right = right
-
-    def value(self, moment: Moment) -> Value:
-        left, right = self.sides = (self._left(moment), self._right(moment))
-        if left is None or right is None:
-            return None
-        return float(_COMPARISONS[self.sign](left, right))
+    compare = _COMPARISONS[sign]
+    return _arithmetic(lambda a, b: float(compare(a, b)), left, right)
 
 
 class _Parts:
     """The parts of a compiled expression that others read."""
 
     def __init__(self) -> None:
-        self.comparisons: list[Comparison] = []
+        self.latest: dict[int, Value] = {}
+        """By the identity of a node: a sentence has the values that a decision was made of."""
         self.baselines: list[Baseline] = []
 
 

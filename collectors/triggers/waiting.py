@@ -84,11 +84,13 @@ def _trigger(key: Key) -> Trigger:
 def sentence(settings: TriggerSettings, wait: Trigger) -> str:
     """Describe a wait with its numbers."""
     assert isinstance(settings.threshold, float | int)
-    name = f" {end_of_name(clean(wait.name), 80)}" if wait.name else ""
-    length = f"{wait.length_ms or 0.0:.0f} ms >= {settings.threshold:g} ms"
+    name = f" of {end_of_name(clean(wait.name), 80)}" if wait.name else ""
+    length = f"{wait.length_ms or 0.0:,.0f} ms (threshold {settings.threshold:,g} ms)"
     if settings.convoy is None:
-        return f"{wait.kind}{name} waits for {length}"
-    return f"{wait.waiters} threads >= {settings.convoy} wait for {wait.kind}{name}, one {length}"
+        return f"{wait.kind}{name} has waited {length}"
+    name = name.replace(" of ", " ", 1)
+    threads = f"{wait.waiters} threads wait for {wait.kind}{name} (threshold {settings.convoy})"
+    return f"{threads}, one of them {length}"
 
 
 def is_of_waits(name: str) -> bool:

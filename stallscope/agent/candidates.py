@@ -37,7 +37,7 @@ class Candidates:
     """Processes that may be the server: of its name, or any database server."""
 
     def __init__(self, name: str | None) -> None:
-        self._name = name
+        self.name = name
         self._known: dict[int, float] = {}
         """Processes, and when each was seen first."""
         self._found: set[int] = set()
@@ -67,4 +67,4 @@ class Candidates:
         except OSError:
             exe = None
         names = {comm, str(pid), os.path.basename(exe or "")}
-        return family(exe, comm) is not None or self._name in names
+        return family(exe, comm) is not None or self.name in names

@@ -124,8 +124,9 @@ class Incidents:
             case NoteAdded(code, message):
                 if self._open is not None:
                     self._open.note(code, message)
-            case ServerEnded():
-                self._close("server-ended", "the server ended during the incident", now)
+            case ServerEnded(how):
+                why = f": {how}" if how else ""
+                self._close("server-ended", f"the server ended during the incident{why}", now)
             case PassEnded():
                 self._close("pass-ended", "the pass ended before the recovery", now)
             case Shutdown():

@@ -354,7 +354,7 @@ class Agent:
         self.engine.restarted()
         self.threads.flush(self._target.server)
         self.threads.ended()
-        self.feed(ServerEnded())
+        self.feed(ServerEnded(self._target.ending))
 
     def _take(self, events: Iterable[Event]) -> None:
         """Handle events; then do the steps that are due."""

@@ -130,6 +130,9 @@ class CapturesAnalyzed(msgspec.Struct, frozen=True):
 class ServerEnded(msgspec.Struct, frozen=True):
     """The server's process has ended."""
 
+    how: str = ""
+    """In words, where that is known."""
+
 
 class PassEnded(msgspec.Struct, frozen=True):
     """The agent's time is over; unfinished incidents are closed."""

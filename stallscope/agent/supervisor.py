@@ -47,6 +47,8 @@ class Policy(msgspec.Struct, frozen=True):
 
     waits: bool = True
     """Wait for a server that does not run; otherwise that is an error."""
+    several_are_error: bool = False
+    """Do not wait where several servers match: somebody is there who can choose."""
     skips: bool = False
     """A server that does not run, or that somebody else watches, is a line in the log, and the
     end."""
@@ -206,6 +208,7 @@ class WatchedServer:
                 self._stop,
                 self._pulse,
                 lambda why: self._changed("waiting", why, news),
+                NotRunningError if policy.several_are_error else StallscopeError,
             )
         try:
             return self._find()

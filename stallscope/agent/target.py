@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from stallscope.agent.candidates import SEARCH_SECONDS, STARTING_SECONDS, Candidates
 from stallscope.base.errors import StallscopeError
-from stallscope.collectors import processes
+from stallscope.collectors import exits, processes
 from stallscope.collectors.processes import NotRunningError, Selector, Server
 from stallscope.collectors.waits import find_again
 from stallscope.model.incident import TargetEntry
@@ -30,11 +30,19 @@ LONGEST_STARTING_PAUSE_NS = 10_000_000_000
 
 def finder(target: str | None, selector: Selector, server: Server) -> Callable[[Server], Server]:
     """Return how to find the server again: by the user's words. A restarted server has another pid:
-    in place of a pid its program's name is used, and its data directory where several run.
+    in place of a pid its program's name is used, and its data directory.
     """
-    if target is not None and not target.isdecimal():
-        return find_again(target, selector)
-    return find_again(server.name, selector)
+    if target is None or not target.isdecimal():
+        return find_again(target or server.name, selector)
+    of_name = find_again(server.name, selector)
+
+    def find(old: Server) -> Server:
+        found = of_name(old)
+        if old.datadir and found.datadir and found.datadir != old.datadir:
+            raise NotRunningError(f"no {server.name} with the data of {old.datadir}")
+        return found
+
+    return find
 
 
 class Target:
@@ -49,6 +57,8 @@ class Target:
         self._pause_ns = FIRST_PAUSE_NS
         self._due_ns = 0
         self._logged = ""
+        self.ending = ""
+        """How its last process ended, in words, where that is known."""
         self._follow(server)
 
     @property
@@ -85,6 +95,9 @@ class Target:
         if self.running:
             if not select.select([self._descriptor], [], [], 0)[0]:
                 return "reachable" if self._starting and self._is_reachable(now_ns) else None
+            self.ending = exits.description(
+                exits.exit_status(self._descriptor, self.server.main.pid), self._sockets
+            )
             self.close()
             self._wait_for_next(now_ns)
             return "ended"
@@ -103,6 +116,7 @@ class Target:
 
     def _follow(self, server: Server) -> None:
         self.server = server
+        self._sockets = exits.sockets_there(server.sockets)
         self._listens = processes.listens(server)
         self._starting = True
         """Its addresses may still change."""
@@ -113,9 +127,9 @@ class Target:
         self._lost_ns = now_ns
         self._candidates.changed(now_ns / 1e9)
         self._retry_soon(now_ns)
-        _log.warning(
-            "%s (pid %d) has ended; waiting for it", self.server.name, self.server.main.pid
-        )
+        how = f": {self.ending}" if self.ending else ""
+        name, pid = self.server.name, self.server.main.pid
+        _log.warning("%s (pid %d) has ended%s; waiting for it", name, pid, how)
 
     def _is_reachable(self, now_ns: int) -> bool:
         if now_ns < self._due_ns:
@@ -127,6 +141,7 @@ class Target:
             return False
         changed = (listens and not self._listens) or _addresses(again) != _addresses(self.server)
         self.server = again
+        self._sockets = exits.sockets_there(again.sockets)
         self._listens = listens
         self._starting = changed or not listens  # it opens its sockets one after the other
         return changed

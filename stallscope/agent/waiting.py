@@ -38,13 +38,15 @@ def wait_for(
     stop: threading.Event,
     pulse: Pulse,
     waits: Callable[[str], None] = lambda why: None,
+    passing: type[StallscopeError] = StallscopeError,
 ) -> Server | None:
     """Return the server when it runs; None: ``stop`` was set before.
 
     ``find`` raises StallscopeError while there is none, or more than one. ``waits`` is called with
-    the reason, after each search. Raises: UsageError, which waiting does not cure.
+    the reason, after each search. ``passing``: errors that are waited for; all others, and a
+    UsageError, are raised.
     """
-    notice = _Notice()
+    notice = _Notice(candidates.name or "a database server")
     pause, longest = FIRST_PAUSE_NS / _NS, LONGEST_PAUSE_NS / _NS
     search_at = not_before = 0.0
     starting_until = time.monotonic() + STARTING_SECONDS  # both may start with the host
@@ -58,7 +60,7 @@ def wait_for(
                 server = find()
             except UsageError:
                 raise
-            except StallscopeError as error:
+            except passing as error:
                 notice.waits(error)
                 waits(str(error))
             else:
@@ -78,7 +80,8 @@ def wait_for(
 class _Notice:
     """The log of one wait."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
+        self._name = name
         self._begun = self._at = time.monotonic()
         self._text: str | None = None
         self._kind: type[StallscopeError] | None = None
@@ -88,10 +91,10 @@ class _Notice:
         why, now = str(error), time.monotonic()
         changed = why != self._text and now - self._at > OTHER_SECONDS
         if type(error) is not self._kind or changed:
-            _log.warning("waiting for the server: %s", why)
+            _log.warning("waiting for %s: %s", self._name, why)
         elif now - self._at > AGAIN_SECONDS:
             minutes = (now - self._begun) / 60
-            _log.warning("waiting for the server since %.0f minutes: %s", minutes, why)
+            _log.warning("waiting for %s since %.0f minutes: %s", self._name, minutes, why)
         else:
             return
         self._text, self._kind, self._at = why, type(error), now

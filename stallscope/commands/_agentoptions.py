@@ -61,7 +61,8 @@ def add_watch_arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument(
         "--wait",
         action="store_true",
-        help="if the server does not run, wait for it; with --config always",
+        help="wait for a server that does not run, also with --once, --duration or a pid, and while"
+        " several match",
     )
     _set_aside_defaults(parser)
 

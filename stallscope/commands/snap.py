@@ -15,6 +15,7 @@ import msgspec
 from stallscope.analyzers import catalog
 from stallscope.base import atomicfile
 from stallscope.base.errors import Exit, UsageError
+from stallscope.base.meanwhile import Meanwhile
 from stallscope.base.text import one_line
 from stallscope.collectors import processes, snapshot
 from stallscope.collectors.calibration import layouts
@@ -168,14 +169,17 @@ def _add_burst_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Exit:
     """Capture, analyze, print, save."""
     _check(args)
-    signatures = catalog.load(args.signatures)
+    if args.signatures:
+        catalog.load(args.signatures)  # a mistake in the user's files comes first
     if args.output is not None:
         args.output = _output(args)
     unsaved: str | None = None
     with ExitStack() as at_end:
+        # The burst is a wait of half a second: the signatures are read meanwhile.
+        signatures = Meanwhile(lambda: catalog.load(args.signatures), "stallscope-signatures")
         capture = _capture(args, at_end)
         try:
-            stall = _report(capture, args, signatures)
+            stall = _report(capture, args, signatures.result())
         finally:  # the report comes first: the disk may be the cause of the stall
             if args.output is not None:
                 data = capturefile.encode(capture, args.output)

@@ -54,8 +54,10 @@ def run(args: argparse.Namespace) -> Exit:
         raw_sql=options.raw_sql,
     )
     endless = options.duration is None and not options.once
+    waits = options.wait or (options.config is not None and endless)
+    by_pid = options.pid is not None and options.pid.isdecimal()
     policy = Policy(
-        waits=options.wait or (options.config is not None and endless), restarts=endless
+        waits=waits or (endless and not by_pid), several_are_error=not waits, restarts=endless
     )
     with (
         # A dry run stores nothing, and can be made beside the agent.

@@ -49,7 +49,7 @@ class Fired(msgspec.Struct, frozen=True):
     trigger: str
     """Its name in the triggers file: ``threads-running``."""
     why: str
-    """One sentence with the numbers: ``Threads_running 187 > 40, 2 samples in a row``."""
+    """One sentence with the figures: ``Threads_running is 187, over 40; in 2 samples in a row``."""
     time_ns: Moment
     """Wall clock at the breach."""
     value: float | None = None

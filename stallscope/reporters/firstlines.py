@@ -41,6 +41,9 @@ _REMEDIES = 3
 _UNKNOWN = 2
 _PLACE = 3
 _STATEMENT = 400
+_LEAST_EFFECT = 12
+"""Columns that are worth the beginning of what a statement does."""
+_EFFECT_INDENT = " " * 6
 _ITEM_LINES = 2
 """The most lines of one remedy, and of one thing that is not known."""
 
@@ -50,9 +53,12 @@ def render(analysis: Analysis, width: int, *, more: str = "") -> list[Line]:
     return _First(analysis, width).lines(more)
 
 
-def brief(analysis: Analysis, width: int) -> list[Line]:
-    """Return what, who and the statement: the beginning of the first lines."""
-    return _First(analysis, width).brief()
+def brief(analysis: Analysis, width: int, rows: int) -> list[Line]:
+    """Return what, who and the statements: the beginning of the first lines, in so many rows.
+
+    A statement is never cut or left out: many long ones take more rows.
+    """
+    return _First(analysis, width).brief(rows)
 
 
 def headline(analysis: Analysis) -> str:
@@ -130,10 +136,37 @@ class _First:
             head += block[:size]
         return head[: LINES - len(last)] + last
 
-    def brief(self) -> list[Line]:
+    def brief(self, rows: int) -> list[Line]:
         if not self.analysis.findings:
-            return list(self._wrap(self.say.verdict(), style=self.say.style))
-        return [line for line in self._head(self.analysis.findings[0]) if line.text]
+            return list(self._wrap(self.say.verdict(), style=self.say.style))[:rows]
+        finding = self.analysis.findings[0]
+        full = [line for line in self._head(finding) if line.text]
+        if len(full) <= rows:
+            return full
+        ends = list(self._ends_briefly(finding))
+        begin = [*self._what(finding), *self._who(finding)]
+        return begin[: max(1, rows - len(ends))] + ends
+
+    def _ends_briefly(self, finding: Finding) -> Iterator[Line]:
+        """Yield a row for each statement, with what it does as far as there is room."""
+        if self._pasted():
+            where = " in a shell" if self.analysis.endings[0].in_shell else ""
+            head = f"To end it, paste{where}: "
+            hang = " " * len(head)
+            for number, ending in enumerate(self.analysis.endings):
+                text = ending.statement
+                room = self.width - len(head) - len(text) - len(" ()")
+                likely = "" if ending.certain else "likely: "
+                effect = _cut(f"{likely}{ending.effect}", room)
+                text += f" ({effect})" if room >= _LEAST_EFFECT else ""
+                indent = f"{'or: ':>{len(head)}}" if number else head
+                yield from self._wrap(
+                    text, indent=indent, hang=hang, style="bold green", whole=True
+                )
+            return
+        for line in self._ends(finding):
+            if line.text and not line.text.startswith(_EFFECT_INDENT):
+                yield line
 
     def _head(self, finding: Finding) -> list[Line]:
         return [*self._what(finding), *self._who(finding), *self._ends(finding)]
@@ -232,6 +265,11 @@ class _First:
             yield from self._few(
                 effect_text(self.analysis, ending), "      ", "      ", _ITEM_LINES + 1
             )
+
+    def _pasted(self) -> bool:
+        """Return whether there are statements that end it, not only questions."""
+        endings = self.analysis.endings
+        return bool(endings) and not endings[0].asks
 
     def _question(self, what: str, statement: str) -> Iterator[Line]:
         yield from self._wrap(f"{what}, then paste the answer:", style="bold")

@@ -171,7 +171,7 @@ class Overview(View):
         self._above()
         high = self.size.height >= HIGH
         most = VERDICT_ROWS_HIGH if high else VERDICT_ROWS
-        self._fit("verdict", panes.verdict(state, width)[:most])
+        self._fit("verdict", panes.verdict(state, width, most))
         most = CHART_ROWS_HIGH if high else CHART_ROWS
         self._fit("chart", panes.chart(state, width, most), border=1)
         most = DOING_ROWS_HIGH if high else DOING_ROWS

@@ -119,13 +119,13 @@ def _cost(state: State, width: int) -> str:
     return cost.brief(state.source, state.call_added_ns)
 
 
-def verdict(state: State, width: int) -> list[Row]:
-    """Return the first lines of the last capture: what, who, and the statement that ends it."""
+def verdict(state: State, width: int, rows: int) -> list[Row]:
+    """Return the first lines of the last capture: what, who, and the statements that end it."""
     analysis = state.analysis
     if analysis is None:
         text = state.ended or "waiting for the first capture …"
-        return [plain(line.text, "dim") for line in wrap(text, width)]
-    return [plain(line.text, line.style) for line in firstlines.brief(analysis, width)]
+        return [plain(line.text, "dim") for line in wrap(text, width)][:rows]
+    return [plain(line.text, line.style) for line in firstlines.brief(analysis, width, rows)]
 
 
 def degraded_sources(state: State, width: int) -> list[Row]:

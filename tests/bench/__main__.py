@@ -76,7 +76,7 @@ top      what `stallscope top` costs: cpu
 analyze  how fast gdb's text is read, and in how much memory: speed, memory (no root)
 verdict  whether one burst names a live stall, and is silent without one: stalls, healthy, cost,
          sampling; the name of a stall (scripts/stall --help), or healthy-SERVER
-endings  whether the statement that the first lines print ends a live stall; --only the name of one
+endings  whether the statement that the first lines print ends a live stall; --only NAME of one
          (scripts/stall --help)
 report   how long the HTML report takes to write and to open in Chromium, and its size (no root)
 soak     what the tool holds after thousands of captures and after hours: captures, agent (of

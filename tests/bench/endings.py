@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import statistics
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.bench import progress
-from tests.bench.snapshots import run, snap, verdict_of
+from tests.bench.snapshots import PLACE, command, run, snap, verdict_of
 from tests.bench.stats import BenchError, Row, Section, number
 from tests.support.servers import PATIENCE, ChildEnded, Late, Unavailable
 from tests.support.stall import STALLS
@@ -23,6 +24,7 @@ __all__ = ["Ended", "measure", "sections"]
 LINES = 24
 COLUMNS = 80
 SECONDS = 1.5
+RUNS = 3
 ENDS_WITHIN = 30.0
 FIXED = "-fixed"
 NONE = "no statement"
@@ -48,9 +50,9 @@ def sections(server: str, quick: bool, only: Sequence[str]) -> Iterator[Section]
     del server
     names = [name for name in STALLS if not name.endswith(FIXED)]
     if only:
-        unknown = set(only).difference(names)
+        unknown = sorted(set(only) - set(names))
         if unknown:
-            raise BenchError(f"no stall {min(unknown)}: see scripts/stall --help")
+            raise BenchError(f"no stall {', '.join(unknown)}: see scripts/stall --help")
         names = [name for name in names if name in only]
     elif quick:
         names = names[:3]
@@ -73,7 +75,8 @@ def sections(server: str, quick: bool, only: Sequence[str]) -> Iterator[Section]
         goals=tuple(goals),
         left_out=tuple(left_out),
         notes=(
-            "seconds: from the command's start to its end; ended: within"
+            f"seconds: from the command's start to the last line that it prints, median of {RUNS};"
+            " ended: within"
             f" {ENDS_WITHIN:.0f} s another burst shows no stall of this name, or one of less than"
             " half as many threads",
             "asked: the lines give a question, or a command, whose answer is the statement",
@@ -85,9 +88,8 @@ def sections(server: str, quick: bool, only: Sequence[str]) -> Iterator[Section]
 def measure(name: str) -> Ended:
     """Make the stall, print the first lines, paste the first statement."""
     with STALLS[name].started() as (server, made), made:
-        begun = time.monotonic()
-        printed = run(server.pid).splitlines()
-        seconds = time.monotonic() - begun
+        runs = [_first_lines(server.pid) for _ in range(RUNS)]
+        printed, seconds = runs[-1][0], statistics.median(seconds for _, seconds in runs)
         statement, how = _first_statement(printed)
         before = snap(server.pid)
         if how == "ask":
@@ -107,6 +109,18 @@ def measure(name: str) -> Ended:
             asked=how in ("ask", "learn"),
             ended=bool(statement) and _ends(server.pid, before),
         )
+
+
+def _first_lines(pid: int) -> tuple[list[str], float]:
+    """Return what ``snap`` prints, and after how many seconds its last line was there. Its end can
+    be later: a connection whose question hangs is closed then."""
+    begun = time.monotonic()
+    with subprocess.Popen(command(pid), stdout=subprocess.PIPE, text=True, **PLACE) as running:
+        assert running.stdout is not None
+        found = [(line.rstrip("\n"), time.monotonic() - begun) for line in running.stdout]
+    if running.returncode not in (0, 3) or not found:
+        raise BenchError(f"snap ended with {running.returncode}")
+    return [line for line, _ in found], found[-1][1]
 
 
 def _first_statement(printed: list[str]) -> tuple[str, str]:

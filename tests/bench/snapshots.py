@@ -11,12 +11,24 @@ from typing import Any
 
 from tests.bench.stats import BenchError
 
-__all__ = ["STOOD_BY", "run", "snap", "verdict_of"]
+__all__ = ["PLACE", "STOOD_BY", "command", "run", "snap", "verdict_of"]
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 PATIENCE = 120.0
 STOOD_BY = 0.5
 """Confidence from which on a finding is more than a hint: docs/verdict.md."""
+
+
+PLACE: dict[str, Any] = {
+    "cwd": CHECKOUT,
+    "env": {"PYTHONPATH": str(CHECKOUT), "PATH": "/usr/bin:/bin:/usr/sbin:/sbin"},
+}
+"""Where the command runs."""
+
+
+def command(pid: int, *options: str) -> list[str]:
+    """Return the command line of ``snap``."""
+    return [sys.executable, "-P", "-m", "stallscope", "snap", "-p", str(pid), *options]
 
 
 def snap(pid: int, *options: str) -> dict[str, Any]:
@@ -27,11 +39,14 @@ def snap(pid: int, *options: str) -> dict[str, Any]:
 
 def run(pid: int, *options: str) -> str:
     """Return what ``snap`` prints; what it could not read is no failure."""
-    argv = [sys.executable, "-P", "-m", "stallscope", "snap", "-p", str(pid), *options]
-    done = subprocess.run(
-        argv, cwd=CHECKOUT, capture_output=True, text=True, timeout=PATIENCE, check=False,
-        env={"PYTHONPATH": str(CHECKOUT), "PATH": "/usr/bin:/bin:/usr/sbin:/sbin"},
-    )  # fmt: skip
+    done: subprocess.CompletedProcess[str] = subprocess.run(
+        command(pid, *options),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+        **PLACE,
+    )
     if done.returncode not in (0, 3):
         raise BenchError(f"snap ended with {done.returncode}: {done.stderr.strip()}")
     return done.stdout

@@ -60,7 +60,7 @@ socket = "{late.socket}"
             watch = AgentProcess(process)
             try:
                 watch.wait_said("early: ready to capture")
-                watch.wait_said("late: waiting for the server")
+                watch.wait_said("late: waiting for")
                 late.start()
                 watch.wait_said("late: ready to capture")
                 metrics = tmp_path / "agent.prom"

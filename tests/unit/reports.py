@@ -83,7 +83,7 @@ def store_incident(dest: Path, captures: list[Capture], *, why: str | None = Non
     """Keep an incident of these captures, with a minute of samples; return its folder."""
     fired = Fired(
         trigger="threads-running",
-        why=why or "Threads_running 187 > 40, 2 samples in a row",
+        why=why or "Threads_running is 187, over 40; in 2 samples in a row",
         time_ns=START_NS - 2 * 10**9,
         value=187.0,
         threshold=40.0,

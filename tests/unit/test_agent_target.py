@@ -9,11 +9,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
+import pytest
+
 from stallscope.agent.clock import NS
-from stallscope.agent.target import Target
+from stallscope.agent.target import Target, finder
 from stallscope.base.errors import StallscopeError
 from stallscope.collectors import processes
-from stallscope.collectors.processes import NotRunningError, Server
+from stallscope.collectors.processes import NotRunningError, Selector, Server
 from tests.unit.agentlog import Messages
 
 __all__: list[str] = []
@@ -101,8 +104,9 @@ def test_its_next_process_is_taken_up() -> None:
         assert polling.poll() == "restarted"
         assert polling.poll() is None
     pid, name = before.process.pid, polling.target.server.name
+    how = f": {polling.target.ending}" if polling.target.ending else ""  # kernels before 6.15
     assert log.messages == [
-        f"{name} (pid {pid}) has ended; waiting for it",
+        f"{name} (pid {pid}) has ended{how}; waiting for it",
         "2 servers answer to x",
         f"watching {name} (pid {after.process.pid})",
     ]
@@ -143,3 +147,18 @@ def test_one_that_listens_already_has_grown_up(tmp_path: Path) -> None:
         server = processes.seen_again(old.server())
         assert server is not None
         assert [Polling(server).poll() for _ in range(2)] == [None, None]
+
+
+def test_in_place_of_a_pid_a_server_with_other_data_is_not_followed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with process() as before, process() as after:
+        old = msgspec.structs.replace(before.server(), datadir="/data/a")
+        other = msgspec.structs.replace(after.server(), datadir="/data/b")
+        monkeypatch.setattr(processes, "find_server", lambda name, selector: other)
+        find = finder(str(before.process.pid), Selector(), old)
+        with pytest.raises(NotRunningError, match="the data of /data/a"):
+            find(old)
+        assert finder(old.name, Selector(), old)(old) == other, "the user gave the name"
+        assert find(msgspec.structs.replace(old, datadir="/data/b")) == other
+        assert find(msgspec.structs.replace(old, datadir=None)) == other

@@ -110,7 +110,7 @@ def test_a_search_comes_with_a_candidate(program: Program, monkeypatch: pytest.M
     assert found[0] is not None
     assert found[0].main.pid == process.pid
     assert [message.partition(":")[0] for message in log.messages] == [
-        "waiting for the server",
+        f"waiting for {program.name}",
         f"found {program.name} (pid {process.pid})",
     ]
 
@@ -144,6 +144,16 @@ def test_what_waiting_does_not_cure_is_raised() -> None:
         waiting.wait_for(find, Candidates(None), threading.Event(), Pulse())
 
 
+def test_several_servers_are_an_error_where_somebody_can_choose() -> None:
+    def find() -> Server:
+        raise StallscopeError("2 servers answer to mysqld")
+
+    with pytest.raises(StallscopeError, match="2 servers"):
+        waiting.wait_for(
+            find, Candidates(None), threading.Event(), Pulse(), passing=NotRunningError
+        )
+
+
 def test_each_reason_is_logged_once_and_then_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waiting, "STARTING_SHARE", 0.0)
     stop = threading.Event()
@@ -167,8 +177,8 @@ def test_each_reason_is_logged_once_and_then_rarely(monkeypatch: pytest.MonkeyPa
         waiting.wait_for(find, Candidates(None), stop, Pulse())
     assert [message.rpartition(": ")[2] for message in log.messages[:-1]] == ["none", "two", "none"]
     monkeypatch.setattr(waiting, "AGAIN_SECONDS", 0.0)
-    notice = waiting._Notice()
+    notice = waiting._Notice("mysqld")
     with Messages() as log:
         notice.waits(NotRunningError("none"))
         notice.waits(NotRunningError("none"))
-    assert log.messages[1] == "waiting for the server since 0 minutes: none"
+    assert log.messages[1] == "waiting for mysqld since 0 minutes: none"

@@ -104,6 +104,42 @@ def test_the_idle_transaction_and_the_ddl_behind_it(analyze: Analyze) -> None:
     assert lines[-1] == "More: --full"
 
 
+def test_few_rows_have_all_statements(analyze: Analyze) -> None:
+    scenery, alter, idle, _ = pileup()
+    in_transaction(scenery, idle, 300, "SELECT SUM(total) FROM orders")
+    analysis = analyze(scenery)
+    full = [line for line in text(analysis) if line]
+    assert brief(analysis, 80, 40) == full[: len(brief(analysis, 80, 40))]
+    assert "      back; 21 threads go on" in brief(analysis, 80, 40)
+    for rows in (5, 9):
+        shown = brief(analysis, 80, rows)
+        assert len(shown) <= rows
+        assert shown[:2] == full[:2]
+        assert shown[-2:] == [
+            f"To end it, paste: KILL QUERY {alter}; (the ALTER TABLE that waits gives up with an…)",
+            f"              or: KILL {idle}; (likely: its connection ends, and its transaction …)",
+        ]
+    assert len(brief(analysis, 80, 2)) == 3, "a statement is never left out"
+    assert f"KILL {idle};" in " ".join(" ".join(brief(analysis, 20, 5)).split()), "nor is it cut"
+
+
+def test_few_rows_have_all_of_a_question(analyze: Analyze) -> None:
+    scenery = Scenery(exe="/usr/sbin/mariadbd")
+    lock = scenery.lock(owner=900, kind=LockKind.ROW, symbol="index PRIMARY of shop.orders")
+    scenery.add(ROW_WAIT, times=20, lock=lock)
+    scenery.add(f"{IDLE_SESSION}, handle_one_connection", tid=900)
+    shown = brief(analyze(scenery), 60, 5)
+    question = (
+        "SELECT CONCAT('KILL ', id, ';') FROM information_schema.processlist WHERE tid = 900;"
+    )
+    assert question in " ".join(" ".join(shown).split())
+    assert shown[0].startswith("mariadbd (pid 1): ")
+
+
+def brief(analysis: Analysis, width: int, rows: int) -> list[str]:
+    return [line.text for line in firstlines.brief(analysis, width, rows)]
+
+
 def test_of_several_transactions_the_oldest_before_the_wait(analyze: Analyze) -> None:
     scenery, _, first, (second, third) = pileup()
     in_transaction(scenery, first, 300)
@@ -277,6 +313,7 @@ def test_any_text_fits_and_is_inert(analyze: Analyze) -> None:
     for width in (40, 80, 200):
         shown = "\n".join(text(analysis, width, more="More: --full"))
         assert not any(c < " " and c != "\n" for c in shown)
+        assert all(line.isprintable() for line in brief(analysis, width, 5))
 
 
 def test_random_scenes_fit(analyze: Analyze) -> None:
@@ -298,4 +335,10 @@ def test_random_scenes_fit(analyze: Analyze) -> None:
                     transaction_ns=draw.choice((None, 0, 10**18)),
                     age_ns=draw.choice((None, 0, 10**18)),
                 )
-        text(analyze(scenery), draw.choice((40, 80, 120)), more="More: --full")
+        analysis = analyze(scenery)
+        width, rows = draw.choice((40, 80, 120)), draw.randrange(3, 12)
+        text(analysis, width, more="More: --full")
+        shown = brief(analysis, width, rows)
+        assert max(map(len, shown)) <= width
+        for ending in analysis.endings:
+            assert ending.statement in " ".join(" ".join(shown).split())

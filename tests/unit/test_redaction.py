@@ -419,7 +419,7 @@ def test_words_of_messages_and_signatures_stay() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "Threads_running 187 > 40, 2 samples in a row",
+        "Threads_running is 187, over 40; in 2 samples in a row",
         'thread 4711 "connection", waiting for a metadata lock since 12.5 s',
         "Waiting for table metadata lock",
         "no answer within 1.5 s at 14:50:03",

@@ -144,14 +144,16 @@ def test_rings_are_marked() -> None:
 
 
 def test_counters_are_rates_and_gauges_are_not() -> None:
-    fired = Fired("slow", "Questions/s 100 > 10", 1)
+    fired = Fired(
+        "slow", "Questions per second is 100, over 10 (25 x Slow, which is 4); in 1 sample", 1
+    )
     tables = {table["source"]: table for table in timeline.build(samples(), [fired])}
     status = tables["status"]["series"]
     assert set(status) == {"Threads_running", "Questions/s"}, "Uptime says nothing"
     assert status["Questions/s"][0] is None
     assert status["Questions/s"][5] == 100
     assert status["Threads_running"][-1] == 180
-    assert tables["status"]["first"] == ["Threads_running"]
+    assert tables["status"]["first"] == ["Questions/s", "Threads_running"], "a trigger names it"
 
 
 def test_a_counter_that_fell_has_no_rate() -> None:

@@ -172,7 +172,7 @@ def test_the_sentence_has_the_numbers() -> None:
     one = engine()
     assert one.feed(running(0, 187)) == ()
     (fired,) = one.feed(running(1, 188))
-    assert fired.why == "Threads_running 188 > 10, 2 samples in a row"
+    assert fired.why == "Threads_running is 188, over 10; in 2 samples in a row"
     assert (fired.trigger, fired.value, fired.threshold) == ("busy", 188, 10)
     assert one.breached == ("busy",)
 
@@ -181,7 +181,7 @@ def test_the_sentence_of_an_expression_names_its_parts() -> None:
     one = engine(variable="2 * Threads_running", threshold="greatest(9, Uptime)", cycles=1)
     sample = Sample("status", 0, NS, values={"Threads_running": 8, "Uptime": 2.5})
     (fired,) = one.feed(sample)
-    assert fired.why == ("2 * Threads_running 16 > 9, 1 sample (Threads_running 8, Uptime 2.5)")
+    assert fired.why == "2 x Threads_running is 16 (Threads_running 8), over 9; in 1 sample"
 
 
 def test_the_sentence_of_a_condition_has_what_it_compared() -> None:
@@ -189,7 +189,7 @@ def test_the_sentence_of_a_condition_has_what_it_compared() -> None:
     one = engine(variable=text, threshold=None, cycles=1)
     sample = Sample("status", 0, NS, values={"Threads_running": 8, "Uptime": 2})
     (fired,) = one.feed(sample)
-    assert fired.why == f"{text}: 8 > 3, 2 > 1.5, 1 sample"
+    assert fired.why == "Threads_running is 8, over 3; Uptime is 2, over 1.5; in 1 sample"
     assert (fired.value, fired.threshold) == (None, None)
 
 
@@ -216,7 +216,7 @@ def test_below() -> None:
     one = engine(when="below", cycles=1)
     assert one.feed(running(1, 10)) == ()
     (fired,) = one.feed(running(2, 9))
-    assert fired.why == "Threads_running 9 < 10, 1 sample"
+    assert fired.why == "Threads_running is 9, below 10; in 1 sample"
 
 
 def test_a_faster_poll_does_not_count_faster_than_its_interval() -> None:

@@ -37,7 +37,7 @@ def test_a_capture_of_the_probe_fires_its_trigger() -> None:
     fired = one.feed_wait(wait(), 5, NS)
     assert fired is not None
     assert (fired.trigger, fired.value, fired.threshold, fired.time_ns) == ("sync", 1200, 1000, 5)
-    assert fired.why == "fsync ib_logfile0 waits for 1200 ms >= 1000 ms"
+    assert fired.why == "fsync of ib_logfile0 has waited 1,200 ms (threshold 1,000 ms)"
     assert fired.wait == wait()
     assert one.breached == ("sync",)
     assert one.feed_wait(wait(), 6, 2 * NS) is None, "it goes on"
@@ -47,8 +47,8 @@ def test_a_long_path_keeps_its_file() -> None:
     long = msgspec.structs.replace(wait(), name=f"/{'deep/' * 30}mysql/ib_logfile0")
     fired = engine(SYNC).feed_wait(long, 5, NS)
     assert fired is not None
-    assert fired.why.startswith("fsync …/deep/")
-    assert fired.why.endswith("/mysql/ib_logfile0 waits for 1200 ms >= 1000 ms")
+    assert fired.why.startswith("fsync of …/deep/")
+    assert fired.why.endswith("/mysql/ib_logfile0 has waited 1,200 ms (threshold 1,000 ms)")
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,10 @@ def test_a_convoy() -> None:
     fired = engine(SYNC, CONVOY).feed_wait(wait("mutex", 600.0, 12), 0, NS)
     assert fired is not None
     assert fired.trigger == "convoy"
-    assert fired.why == "12 threads >= 10 wait for mutex ib_logfile0, one 600 ms >= 500 ms"
+    assert fired.why == (
+        "12 threads wait for mutex ib_logfile0 (threshold 10),"
+        " one of them 600 ms (threshold 500 ms)"
+    )
 
 
 def test_lines_fire_and_clear() -> None:
@@ -96,7 +99,7 @@ def test_lines_are_samples() -> None:
     }
     own = TriggerSettings("own", variable="waits.row-lock.convoy", threshold=2.0, cycles=1)
     (fired,) = engine(own).feed_waits(line("row-lock", waiters=3), 0, NS)
-    assert fired.why == "waits.row-lock.convoy 3 > 2, 1 sample"
+    assert fired.why == "waits.row-lock.convoy is 3, over 2; in 1 sample"
 
 
 def beat(second: int, error: str | None = None, elapsed_ms: float = 1.0) -> Sample:

@@ -105,7 +105,7 @@ def test_one_agent_watches_servers_that_come_and_reloads(servers: Servers, tmp_p
     path = servers.config()
     with agent("watch", "--config", path) as watch:
         watch.wait_said("first: ready to capture")
-        watch.wait_said(f"second: waiting for the server: no process named {servers.name}-b")
+        watch.wait_said(f"second: waiting for {servers.name}-b: no process named {servers.name}-b")
         one, other = servers.start("b"), servers.start("b")
         watch.wait(
             lambda: any("second: ready" in line or "2 servers" in line for line in watch.said),
@@ -125,7 +125,7 @@ def test_one_agent_watches_servers_that_come_and_reloads(servers: Servers, tmp_p
         watch.wait_said("these settings change when the agent is restarted: allow-gdb, no-probe")
         watch.wait_said("second: triggers reloaded")
         one.kill()
-        watch.wait_said(f"{servers.name}-b (pid {one.pid}) has ended; waiting for it")
+        watch.wait_said(f"{servers.name}-b (pid {one.pid}) has ended")
         assert watch.stop() == Exit.DONE
     assert not any("Traceback" in line for line in watch.said)
     history = tmp_path / "store" / "history"
@@ -133,16 +133,41 @@ def test_one_agent_watches_servers_that_come_and_reloads(servers: Servers, tmp_p
     assert list((tmp_path / "store" / "spool").iterdir()) == []
 
 
-def test_without_a_configuration_a_missing_server_is_an_error(tmp_path: Path) -> None:
+def test_a_server_that_does_not_run_is_waited_for(tmp_path: Path) -> None:
     words = ["-p", "no-such-server", "--dest", tmp_path / "store", "--no-sql", "--no-probe"]
-    code, said = ended("watch", *words)
+    with agent("watch", *words) as watch:
+        watch.wait_said("waiting for no-such-server: no process named no-such-server")
+        assert watch.stop() == Exit.DONE
+    with agent("watch", "--once", "--wait", *words) as watch:
+        watch.wait_said("waiting for no-such-server: no process named no-such-server")
+        assert watch.stop() == Exit.DONE
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["-p", "no-such-server", "--once"], "no process named no-such-server"),
+        (["-p", "no-such-server", "--duration", "60"], "no process named no-such-server"),
+        (["-p", "999999999"], "no process 999999999"),
+    ],
+)
+def test_a_short_run_and_a_pid_wait_for_nothing(words: list[str], why: str, tmp_path: Path) -> None:
+    code, said = ended("watch", *words, "--dest", tmp_path / "store", "--no-sql", "--no-probe")
     assert code == Exit.FAILED
     assert len(said) == 1
-    assert "no process named no-such-server" in said[0]
+    assert why in said[0]
     assert not (tmp_path / "store").exists()
-    with agent("watch", "--wait", *words) as watch:
-        watch.wait_said("waiting for the server: no process named no-such-server")
-        assert watch.stop() == Exit.DONE
+
+
+def test_several_servers_of_the_name_are_an_error_at_the_start(
+    servers: Servers, tmp_path: Path
+) -> None:
+    servers.start("a")
+    servers.start("a")
+    words = ["-p", f"{servers.name}-a", "--dest", tmp_path / "store", "--no-sql", "--no-probe"]
+    code, said = ended("watch", *words)
+    assert code == Exit.FAILED
+    assert "2 servers answer to" in said[-1]
 
 
 def test_a_pass_of_cron_without_a_server_is_one_line(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from typing import Any
 
 from stallscope.model import threadhistory
@@ -39,8 +39,10 @@ _FIRST = (
     "psi.cpu.some_avg10",
     "psi.memory.some_avg10",
     "Innodb_row_lock_current_waits",
+    "backends.waiting",
 )
 """The series that show most about a stall, most useful first."""
+_WORD = re.compile(r"[\w.-]+")
 _GAUGES = re.compile(
     r"Threads_(?!created)|Open_(?!ed)|Max_used|Slave_open|Prepared_stmt_count|.*_current"
     r"|.*_pending|.*_pages_(?!created|read|written|flushed)|.*_bytes_(?:data|dirty)"
@@ -66,7 +68,7 @@ def build(
     for sample in samples:
         if sample.error is None:
             by_source[sample.source].append(sample)
-    asked = " ".join(f"{item.trigger} {item.why}" for item in fired)
+    asked = {word.rstrip(".") for item in fired for word in _WORD.findall(item.why)}
     left, points = MAX_SERIES, MAX_POINTS
     tables = []
     for source, items in sorted(by_source.items()):
@@ -148,9 +150,9 @@ def _active(counts: Counter[str]) -> int:
     return sum(count for name, count in counts.items() if threadhistory.active(name))
 
 
-def _rank(name: str, asked: str) -> int:
+def _rank(name: str, asked: Set[str]) -> int:
     """Order series: those that a trigger names, then the most useful ones, then the rest."""
-    if name in asked.replace("=", " ").split():
+    if name in asked:
         return 0
     return _FIRST.index(name) + 1 if name in _FIRST else len(_FIRST) + 1
 

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a server's process ended: in order, by a signal, or unknown.
+
+wait(2) answers only the parent. From Linux 6.15, everyone who holds a pidfd of a process can ask
+for its exit status once the parent has waited for it (ioctl PIDFD_GET_INFO, linux/pidfd.h). On
+other kernels the socket says something: a server removes it when it shuts down.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import stat
+import struct
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from stallscope.collectors.processes import PROC
+
+__all__ = ["description", "exit_status", "sockets_there"]
+
+_GET_INFO = 0xC040FF0B
+"""_IOWR(0xFF, 11, struct pidfd_info) with the 64 bytes of its first version."""
+_INFO = struct.Struct("=QQ11Ii")
+"""mask, cgroupid, eleven ids, exit_code."""
+_INFO_EXIT = 1 << 3
+Identity = tuple[int, int, int]
+"""Of a socket: one that another process has made at the same path differs."""
+_EXIT_CODE_OF_STAT = 51 - 2
+"""Its place among the fields of /proc/PID/stat after the name."""
+
+
+def exit_status(descriptor: int, pid: int) -> int | None:
+    """Return the exit code of the process of a pidfd, or its signal as a negative number; None: it
+    is not known."""
+    given = _INFO.pack(_INFO_EXIT, *[0] * 13)
+    try:
+        answer = fcntl.ioctl(descriptor, _GET_INFO, given)
+    except OSError:
+        answer = given[:0]
+    if answer:
+        mask, *_, status = _INFO.unpack(answer)
+        if mask & _INFO_EXIT:
+            return os.waitstatus_to_exitcode(status)
+    return _of_zombie(pid)
+
+
+def _of_zombie(pid: int) -> int | None:
+    """Return the exit status that /proc shows while the parent has not waited: with the right to
+    read the process, otherwise as 0."""
+    try:
+        fields = (PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
+        status = int(fields[_EXIT_CODE_OF_STAT])
+        return os.waitstatus_to_exitcode(status) if fields[0] == "Z" and status else None
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def sockets_there(paths: Iterable[str]) -> dict[str, Identity]:
+    """Return the sockets of a server that are in this process's file system."""
+    found = {path: _socket(path) for path in paths}
+    return {path: known for path, known in found.items() if known is not None}
+
+
+def _socket(path: str) -> Identity | None:
+    try:
+        found = Path(path).stat()
+    except (OSError, ValueError):
+        return None
+    known = found.st_dev, found.st_ino, found.st_mtime_ns
+    return known if stat.S_ISSOCK(found.st_mode) else None
+
+
+def description(status: int | None, sockets: Mapping[str, Identity]) -> str:
+    """Return how a process ended, in words; empty where nothing is known.
+
+    ``sockets``: those that were there while it ran.
+    """
+    if status is None:
+        return _by_socket(sockets)
+    if status >= 0:
+        return "it shut down, exit code 0" if not status else f"it failed, exit code {status}"
+    name = signal.Signals(-status).name if -status in set(signal.Signals) else f"signal {-status}"
+    if -status == signal.SIGKILL:
+        return "killed by SIGKILL: by somebody, or by the kernel when memory ran out"
+    return f"killed by {name}"
+
+
+def _by_socket(sockets: Mapping[str, Identity]) -> str:
+    now = {path: _socket(path) for path in sockets}
+    left = [path for path, known in sockets.items() if now[path] == known]
+    if left:
+        return f"it did not shut down in order, for its socket {left[0]} is still there"
+    if sockets and not any(now.values()):
+        return "it removed its socket, as a shutdown does"
+    return ""  # the next process may have replaced it
