@@ -34,6 +34,8 @@ __all__ = [
     "hide_passwords",
     "is_frozen",
     "listens",
+    "namespace_pids",
+    "owner",
     "read",
     "resolve",
     "seen_again",
@@ -386,6 +388,21 @@ def is_frozen(pid: int, proc: Path = PROC, roots: Sequence[Path] = CGROUPS) -> b
     return any("frozen 1" in _read(root / group.lstrip("/") / "cgroup.events") for root in roots)
 
 
+def namespace_pids(pid: int) -> tuple[int, ...]:
+    """Return the process's ids, from our own pid namespace to the innermost one."""
+    fields = _status_fields(PROC / str(pid) / "status", "NSpid")
+    return tuple(int(field) for field in fields if field.isdigit())
+
+
+def owner(pid: int) -> tuple[int, int] | None:
+    """Return the effective user and group of a process; None where it has ended."""
+    status = PROC / str(pid) / "status"
+    ids = [_status_fields(status, name)[1:2] for name in ("Uid", "Gid")]
+    if not all(field and field[0].isdigit() for field in ids):
+        return None
+    return int(ids[0][0]), int(ids[1][0])
+
+
 def thread_name(pid: int, tid: int) -> str:
     """Return the name that the kernel has of a thread, empty where it has ended."""
     return _read(PROC / str(pid) / "task" / str(tid) / "comm").rstrip("\n")
@@ -484,10 +501,15 @@ def _as_port(text: str | None) -> tuple[int, ...]:
 
 
 def _status_field(path: Path, name: str) -> str | None:
+    fields = _status_fields(path, name)
+    return fields[0] if fields else None
+
+
+def _status_fields(path: Path, name: str) -> list[str]:
     for line in _read(path).splitlines():
         if line.startswith(name + ":"):
-            return line.split()[1]
-    return None
+            return line.split()[1:]
+    return []
 
 
 def _read(path: Path) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from stallscope.base.errors import UsageError
+from stallscope.collectors import rootpath
 from stallscope.collectors.processes import Server
 from stallscope.collectors.sql.login import DEFAULT_PORT, TLS_MODES, Login, Tls, default_user
 from stallscope.collectors.sql.optionfiles import GROUPS, Setting, Sources, read
@@ -127,7 +128,7 @@ def _own_socket(login: Login, server: Server) -> Login:
         # The X Protocol has its own socket.
         if "mysqlx" in os.path.basename(path):
             continue
-        seen = f"/proc/{server.main.pid}/root{path}"
+        seen = rootpath.inside(server.main.pid, path)
         if _is_same_file(path, seen):
             return msgspec.structs.replace(login, socket=path)
         return msgspec.structs.replace(login, socket=seen, socket_shown=path)
