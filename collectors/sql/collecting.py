@@ -1,16 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The base of collectors of the ``sql`` thread, which take turns on one connection."""
+"""What collectors of MySQL and MariaDB share."""
 
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
-from typing import ClassVar
 
-from stallscope.collectors.collector import sample
-from stallscope.collectors.sql.connection import Connection
 from stallscope.collectors.sql.failures import SqlError, StatementError
 from stallscope.collectors.sql.protocol import SqlSession
+from stallscope.collectors.sql.servercollector import ServerCollector
 from stallscope.model.samples import Sample
 
 __all__ = ["REST_SECONDS", "Infrequent", "SqlCollector", "number"]
@@ -27,44 +24,8 @@ RETRY_SECONDS = 3600.0
 _WORDS = {"ON": 1.0, "YES": 1.0, "OFF": 0.0, "NO": 0.0}
 
 
-class SqlCollector(ABC):
-    """A collector (stallscope.collectors.collector) that asks a server.
-
-    The caller owns the connection; closing a collector does not close it.
-    """
-
-    name: str
-    thread: str = "sql"
-    default_deadline: ClassVar[float] = 1.0
-
-    def __init__(self, connection: Connection, deadline: float | None = None) -> None:
-        self._connection = connection
-        self.deadline = self.default_deadline if deadline is None else deadline
-
-    @property
-    def interval(self) -> float:
-        """Return the least seconds between two samples; at each poll if nothing else is said."""
-        return 0.0
-
-    @property
-    def rest_interval(self) -> float:
-        """Return the same at rest."""
-        return 0.0
-
-    def collect(self) -> Sample:
-        """Ask once. Raises: SqlError, a sentence."""
-
-        def ask(clock_ns: int) -> dict[str, float]:
-            return self._connection.ask(self.read, self.deadline, name=self.name)
-
-        return sample(self.name, ask)
-
-    @abstractmethod
-    def read(self, session: SqlSession) -> dict[str, float]:
-        """Ask on an open session; return numbers by name."""
-
-    def close(self) -> None:  # noqa: B027 - part of the protocol; no collector has anything to close
-        """Do nothing: the caller owns the connection."""
+class SqlCollector(ServerCollector[SqlSession]):
+    """A collector that asks one of them."""
 
 
 class Infrequent:

@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
-import msgspec
 import pymysql
 from pymysql.constants import COMMAND, CR, ER, FIELD_TYPE
 from pymysql.converters import conversions
@@ -36,9 +35,9 @@ from stallscope.collectors.sql.failures import (
     StatementError,
 )
 from stallscope.collectors.sql.login import Login, Tls
-from stallscope.collectors.sql.versions import ServerVersion, parse
+from stallscope.collectors.sql.versions import ServerFacts, parse
 
-__all__ = ["TAG", "Row", "Rows", "ServerFacts", "SqlSession", "connect", "reach"]
+__all__ = ["TAG", "Row", "Rows", "SqlSession", "connect", "reach"]
 
 Row = tuple[Any, ...]
 
@@ -113,19 +112,6 @@ PROGRAM = "stallscope"
 _NUMBERS = itertools.count(1)
 
 
-class ServerFacts(msgspec.Struct, frozen=True):
-    """The server at the other end."""
-
-    version: ServerVersion
-    connection: int
-    """The id of our own connection."""
-    socket: str | None = None
-    port: int | None = None
-    datadir: str | None = None
-    listener_pid: int | None = None
-    """The process that listens on our Unix socket, according to the kernel."""
-
-
 class Rows(list[Row]):
     """Rows of an answer. ``left_out``: how many rows beyond the limit were dropped."""
 
@@ -139,6 +125,9 @@ _sessions: weakref.WeakSet[SqlSession] = weakref.WeakSet()
 
 class SqlSession:
     """An open connection, used by one thread at a time."""
+
+    beat = "DO 1"
+    """The simplest of all statements."""
 
     def __init__(self, raw: pymysql.Connection[Any], facts: ServerFacts) -> None:
         self._raw = raw

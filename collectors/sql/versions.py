@@ -7,7 +7,7 @@ import re
 
 import msgspec
 
-__all__ = ["ServerVersion", "parse"]
+__all__ = ["ServerFacts", "ServerVersion", "parse"]
 
 _REPLICATION_PREFIX = "5.5.5-"
 """MariaDB from 10.0 on puts it before its version in the greeting (sql_acl.cc): old replicas
@@ -23,9 +23,9 @@ class ServerVersion(msgspec.Struct, frozen=True):
     text: str
     """As the server says it."""
     family: str
-    """``mysql`` or ``mariadb``."""
+    """``mysql``, ``mariadb`` or ``postgres``."""
     vendor: str
-    """``mysql``, ``mariadb`` or ``percona``."""
+    """``mysql``, ``mariadb``, ``percona`` or ``postgres``."""
     numbers: tuple[int, int, int]
     """Zeros where the server says nothing: compare with ``>=``."""
 
@@ -38,6 +38,21 @@ class ServerVersion(msgspec.Struct, frozen=True):
         """Return whether one mutex guards all of InnoDB's transactions and row locks, so that each
         reader of them stops every statement: to MySQL 5.5, and where the version is unknown."""
         return self.numbers < (5, 6, 0)
+
+
+class ServerFacts(msgspec.Struct, frozen=True):
+    """The server at the other end."""
+
+    version: ServerVersion
+    connection: int
+    """The id of our own connection."""
+    socket: str | None = None
+    port: int | None = None
+    datadir: str | None = None
+    listener_pid: int | None = None
+    """The process that listens on our Unix socket, according to the kernel."""
+    role: str | None = None
+    """Whom the server takes us for, where it need not be the user of the login."""
 
 
 def parse(text: str, comment: str = "") -> ServerVersion:

@@ -18,7 +18,7 @@ from stallscope.model.sessions import Sessions, raw_statements
 from stallscope.store import IncidentFolder, Store
 
 if TYPE_CHECKING:
-    from stallscope.collectors.sql.texts import Texts
+    from stallscope.collectors.sql.sessiontexts import Texts
 
 __all__ = ["IncidentWriter", "NotStoredError", "drop"]
 

@@ -13,7 +13,7 @@ from stallscope.model.incident import CaptureEntry, Fired, Incident, TargetEntry
 from stallscope.model.sessions import Sessions
 
 if TYPE_CHECKING:
-    from stallscope.collectors.sql.texts import Texts
+    from stallscope.collectors.sql.sessiontexts import Texts
 
 __all__ = [
     "AnalysisRequest",

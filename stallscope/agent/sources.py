@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from stallscope.collectors.sql.connection import Connection
     from stallscope.collectors.sql.deadlocks import DeadlockWatch
     from stallscope.collectors.sql.login import Login
-    from stallscope.collectors.sql.texts import Texts
+    from stallscope.collectors.sql.sessiontexts import Texts
 
 __all__ = ["SESSIONS_SECONDS", "SQL_BASICS", "SQL_THREAD", "Sources", "constants", "of_server"]
 

@@ -15,8 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from stallscope.collectors.sql import connection as sql_connection
-from stallscope.collectors.sql import protocol
+from stallscope.collectors.sql import asking, protocol
 from stallscope.collectors.sql.connection import Connection
 from stallscope.collectors.sql.failures import ConnectError, LateError, RefusedError, SqlError
 from stallscope.collectors.sql.heartbeat import Heartbeat
@@ -139,7 +138,7 @@ def test_leaving_is_no_aborted_client(server: SqlServer) -> None:
 def test_leaving_while_an_answer_comes_is_no_aborted_client(
     server: SqlServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sql_connection, "ANSWER_SECONDS", PATIENCE)
+    monkeypatch.setattr(asking, "ANSWER_SECONDS", PATIENCE)
     server.wait_until_alone()
     before = server.status("Aborted_clients")
     connection = Connection(login(server))

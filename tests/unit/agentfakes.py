@@ -22,7 +22,7 @@ from stallscope.agent.verdict_process.client import VerdictProcess
 from stallscope.base.errors import StallscopeError
 from stallscope.collectors import processes
 from stallscope.collectors.processes import NotRunningError, Server
-from stallscope.collectors.sql.texts import Texts
+from stallscope.collectors.sql.sessiontexts import Texts
 from stallscope.collectors.triggers.settings import AgentSettings, BurstSettings, TriggerSettings
 from stallscope.model import capturefile
 from stallscope.model.capture import Capture, Process

@@ -45,7 +45,7 @@ from stallscope.agent.messages import (
     TriggerFired,
 )
 from stallscope.agent.verdict_process import VerdictAnswer
-from stallscope.collectors.sql.texts import Texts
+from stallscope.collectors.sql.sessiontexts import Texts
 from stallscope.collectors.triggers.settings import AgentSettings, BurstSettings, TriggerSettings
 from stallscope.model.capture import Trigger
 from stallscope.model.incident import Fired, TargetEntry, Verdict

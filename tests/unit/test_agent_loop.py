@@ -21,7 +21,7 @@ from stallscope.agent.events import CaptureResult, ProbeStatus, Signal, TargetEn
 from stallscope.agent.target import Target
 from stallscope.base.errors import StallscopeError
 from stallscope.collectors.processes import Server
-from stallscope.collectors.sql.texts import Texts
+from stallscope.collectors.sql.sessiontexts import Texts
 from stallscope.collectors.triggers import state
 from stallscope.model import capturefile
 from stallscope.model.capture import Note, Trigger

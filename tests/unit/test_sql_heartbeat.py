@@ -15,7 +15,8 @@ import pytest
 
 from stallscope.collectors.sql import connection as module
 from stallscope.collectors.sql import retries as retries_module
-from stallscope.collectors.sql.connection import MAX_REPLACED, Connection
+from stallscope.collectors.sql.asking import MAX_REPLACED
+from stallscope.collectors.sql.connection import Connection
 from stallscope.collectors.sql.failures import (
     AbortedLoginError,
     ConnectError,
@@ -35,6 +36,7 @@ NOBODY = Login(user="nobody")
 class Session:
     """In place of one with a server."""
 
+    beat = "DO 1"
     facts = None
     made = 0
 

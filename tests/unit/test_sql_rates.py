@@ -25,8 +25,7 @@ from stallscope.collectors.sql import collecting, deadlocks, heartbeat, processl
 from stallscope.collectors.sql import connection as connection_module
 from stallscope.collectors.sql.failures import StatementError
 from stallscope.collectors.sql.login import Login
-from stallscope.collectors.sql.protocol import ServerFacts
-from stallscope.collectors.sql.versions import parse
+from stallscope.collectors.sql.versions import ServerFacts, parse
 from stallscope.collectors.triggers import triggerfile
 from stallscope.collectors.triggers.settings import AgentSettings, TriggerSettings
 
@@ -113,6 +112,7 @@ class Clock:
 class Recording:
     """A connection and its session: it records what is sent, and answers as a server at rest."""
 
+    beat = "DO 1"
     clock: Clock
     version_text = "8.4.3"
     sent: list[tuple[float, str]]

@@ -15,7 +15,7 @@ from stallscope.collectors.sql.connection import Connection
 from stallscope.collectors.sql.failures import LateError, SqlError, StatementError
 from stallscope.collectors.sql.login import Login
 from stallscope.collectors.sql.protocol import SqlSession
-from stallscope.collectors.sql.texts import MAX_KINDS, lock_waits_text, processlist_text
+from stallscope.collectors.sql.sessiontexts import MAX_KINDS, lock_waits_text, processlist_text
 from stallscope.collectors.triggers.engine import sources_named
 from stallscope.collectors.triggers.settings import AgentSettings, TriggerSettings
 from stallscope.model.capture import LockKind
