@@ -108,10 +108,16 @@ def _kill(thread: Thread, kept: Kept | None, server: str, *, certain: bool) -> I
         kept == "statement"
         or (kept == "transaction" and (thread.transaction is False or thread.autocommit is True))
     )
+    ends = "ends with an error"
+    if server == POSTGRES and _can_be_canceled(thread):
+        # An error there ends the transaction, too.
+        statement_is_enough = True
+        if thread.transaction:
+            ends += ", and its transaction is rolled back"
     if statement_is_enough:
         yield Ending(
             statement=_cancel(number, server),
-            effect=f"its {_verb(thread)} ends with an error; the connection stays",
+            effect=f"its {_verb(thread)} {ends}; the connection stays",
             connection=number,
             certain=certain,
         )
@@ -125,6 +131,13 @@ def _kill(thread: Thread, kept: Kept | None, server: str, *, certain: bool) -> I
         connection=number,
         certain=certain,
     )
+
+
+def _can_be_canceled(thread: Thread) -> bool:
+    """Return whether a backend of PostgreSQL runs a statement that pg_cancel_backend() ends: one
+    that sends its result to a client who does not read goes on."""
+    activity = thread.activity or ""
+    return activity.startswith("active") and not activity.endswith("ClientWrite")
 
 
 def _number(thread: Thread, server: str) -> int | None:

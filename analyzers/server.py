@@ -35,6 +35,8 @@ def identify(capture: Capture, stacks: Stacks, catalog: Catalog) -> tuple[str | 
             if program in server.programs and not (
                 server.name == "mysql" and _mariadb(stacks, catalog)
             ):
+                if server.name == "postgres":
+                    version = version or _postgres(process)
                 return server.name, version
     for server in catalog.servers:
         if any(shape.present & server.marks for shape in stacks.distinct()):

@@ -275,6 +275,8 @@ class Thread(
     @property
     def rests(self) -> bool:
         """Whether its connection runs no statement, according to the server."""
+        if self.command == "client backend":  # of PostgreSQL
+            return (self.activity or "").startswith("idle")
         return self.command == "Sleep"
 
 
