@@ -36,6 +36,7 @@ _LOST_WITHOUT_EXTRA = {
     "parquet": "stallscope export --to parquet",
     "apprise": "destinations of the kind apprise",
     "ed25519": "SQL by an account of MariaDB with the plugin ed25519",
+    "postgres": "SQL with PostgreSQL",
 }
 # include/uapi/linux/capability.h: struct vfs_cap_data, of versions 2 and 3.
 _XATTR = "security.capability"

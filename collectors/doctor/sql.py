@@ -9,19 +9,17 @@ from contextlib import closing
 from stallscope.base.errors import StallscopeError
 from stallscope.base.text import one_line
 from stallscope.collectors.doctor.checks import Check
-from stallscope.collectors.sql.connection import Connection
+from stallscope.collectors.sql import servers
 from stallscope.collectors.sql.failures import SqlError
-from stallscope.collectors.sql.login import Login
-from stallscope.collectors.sql.sessions import fetch
+from stallscope.collectors.sql.servers import ServerLogin
 
 __all__ = ["sql"]
 
 _SECONDS = 3.0
 _LOST = "no connections, statements, or owners of row and metadata locks"
-_HOW = "see docs/sql.md, section Rights"
 
 
-def sql(login: Callable[[], tuple[Login, tuple[str, ...]]]) -> Iterator[Check]:
+def sql(login: Callable[[], tuple[ServerLogin, tuple[str, ...]]]) -> Iterator[Check]:
     """Log in once, run the queries of a capture, and report what was refused."""
     try:
         found, notes = login()
@@ -30,18 +28,20 @@ def sql(login: Callable[[], tuple[Login, tuple[str, ...]]]) -> Iterator[Check]:
         return
     for note in notes:
         yield Check("sql-options", "degraded", one_line(note))
-    with closing(Connection(found)) as connection:
+    asked = servers.connect(found)
+    with closing(asked.connection) as connection:
         try:
             facts = connection.open(_SECONDS)
         except SqlError as error:
             what = one_line(f"{found}: {error}: {_LOST}")
-            yield Check("sql", "degraded", what, f"create the account: {_HOW}")
+            yield Check("sql", "degraded", what, _remedy(str(error), asked.rights))
             return
-        yield Check("sql", "ok", one_line(f"{found}: connected, version {facts.version.text}"))
-        sessions = fetch(connection, _SECONDS)
+        who = found if facts.role is None else f"{facts.role!r} at {found.where}"
+        yield Check("sql", "ok", one_line(f"{who}: connected, version {facts.version.text}"))
+        sessions = asked.fetch(_SECONDS)
         refused = [*([sessions.reason] if sessions.reason else []), *sessions.notes]
         for text in refused:
-            yield Check("sql-rights", "degraded", one_line(text), _statement(text))
+            yield Check("sql-rights", "degraded", one_line(text), _statement(text, asked.rights))
         if not refused:
             what = (
                 f"{len(sessions.sessions)} connections, and their waits for each other, are"
@@ -50,9 +50,17 @@ def sql(login: Callable[[], tuple[Login, tuple[str, ...]]]) -> Iterator[Check]:
             yield Check("sql-rights", "ok", what)
 
 
-def _statement(text: str) -> str:
-    """Return the GRANT statement that an error message names."""
+def _remedy(error: str, rights: str) -> str:
+    """Return what to do about a login that failed."""
+    command = "pip install "
+    if command in error:
+        return one_line(error[error.index(command) :])
+    return f"create the account: {rights}"
+
+
+def _statement(text: str, rights: str) -> str:
+    """Return the statement that an error message names."""
     for verb in ("GRANT ", "INSTALL SONAME ", "UPDATE ", "SET GLOBAL "):
         if verb in text:
             return one_line(text[text.index(verb) :])
-    return _HOW
+    return rights

@@ -2,8 +2,9 @@
 """What the backends of a PostgreSQL server do, by the titles that they give their processes.
 
 PostgreSQL keeps them up to date (update_process_title, on by default): `postgres: app shop
-10.0.0.7(51324) UPDATE waiting`. Reading them needs no login, and works where the server answers
-nobody.
+10.0.0.7(51324) UPDATE waiting`. Reading them needs no login, costs the server nothing, and works
+where it answers nobody. Where SQL answers, it counts: pids there are those of the server's own
+namespace, and a statement that waits a moment is seen as often.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ from __future__ import annotations
 import contextlib
 import re
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
+from stallscope.base.errors import StallscopeError
 from stallscope.collectors.host.collecting import HostCollector, Pace
 
 __all__ = ["Backends", "activity"]
@@ -52,31 +55,59 @@ def activity(title: str) -> str | None:
 
 class Backends(HostCollector):
     """``backends.total``, ``.active`` (those that wait included), ``.waiting``, ``.idle``,
-    ``.idle_in_transaction``: connections of clients."""
+    ``.idle_in_transaction``: connections of clients. ``.blocked_s``: for how long the one that has
+    waited longest for a lock has done so, as far as polls have shown it."""
 
     name = "backends"
     rest_interval = 0.0
     """A stall of PostgreSQL has no other sign that is read at rest."""
 
-    def __init__(self, pid: int, *, proc: Path = Path("/proc")) -> None:
+    def __init__(
+        self,
+        pid: int,
+        ask: Callable[[], dict[int, str]] | None = None,
+        seconds: float = 0.0,
+        *,
+        proc: Path = Path("/proc"),
+    ) -> None:
+        """``ask``: returns what each backend does according to the server itself, within so many
+        ``seconds``. It is not asked at rest, as long as titles say that nobody waits."""
         super().__init__()
+        self.deadline += seconds
+        self._ask = ask
         self._proc = proc
         self._children = self.keep(proc / str(pid) / "task" / str(pid) / "children", 1 << 20)
         self._pace = Pace()
         self._values: dict[str, float] = {}
+        self._waiting: dict[int, int] = {}
+        """When each backend that waits was first seen to wait, by CLOCK_MONOTONIC."""
 
     def read(self, clock_ns: int) -> dict[str, float]:
-        """Read the titles, at most for the share of a core that collectors have."""
+        """Read the titles, at most for the share of a core that collectors have, and ask."""
         if not self._pace.due(clock_ns, self.share):
             return dict(self._values)
         pids = [int(word) for word in self._children.read().split()[:MAX_BACKENDS]]
-        counts = Counter(found for pid in pids if (found := activity(self._title(pid))) is not None)
+        titles = [(pid, self._title(pid)) for pid in pids]
+        doing = {pid: found for pid, title in titles if (found := activity(title)) is not None}
         self._pace.done(clock_ns)
-        names = ("idle", "idle_in_transaction", "waiting")
-        self._values = {f"backends.{name}": float(counts[name]) for name in names}
-        self._values["backends.active"] = float(counts["active"] + counts["waiting"])
-        self._values["backends.total"] = float(sum(counts.values()))
+        if self._ask is not None and (not self.at_rest or not doing or "waiting" in doing.values()):
+            # Without an answer the titles count.
+            with contextlib.suppress(StallscopeError):
+                doing = self._ask()
+        self._values = self._counted(doing, clock_ns)
         return dict(self._values)
+
+    def _counted(self, doing: dict[int, str], clock_ns: int) -> dict[str, float]:
+        counts = Counter(doing.values())
+        waiting = [pid for pid, what in doing.items() if what == "waiting"]
+        self._waiting = {pid: self._waiting.get(pid, clock_ns) for pid in waiting}
+        since = min(self._waiting.values(), default=clock_ns)
+        names = ("idle", "idle_in_transaction", "waiting")
+        values = {f"backends.{name}": float(counts[name]) for name in names}
+        values["backends.active"] = float(counts["active"] + counts["waiting"])
+        values["backends.total"] = float(sum(counts.values()))
+        values["backends.blocked_s"] = (clock_ns - since) / 1e9
+        return values
 
     def _title(self, pid: int) -> str:
         with contextlib.suppress(OSError):

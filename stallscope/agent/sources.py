@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -28,9 +28,12 @@ from stallscope.server.deadlocks import Deadlock
 from stallscope.server.families import family
 
 if TYPE_CHECKING:
+    from stallscope.collectors.host.collecting import HostCollector
+    from stallscope.collectors.sql.asking import ServerConnection
     from stallscope.collectors.sql.connection import Connection
     from stallscope.collectors.sql.deadlocks import DeadlockWatch
     from stallscope.collectors.sql.login import Login
+    from stallscope.collectors.sql.servers import ServerLogin
     from stallscope.collectors.sql.sessiontexts import Texts
 
 __all__ = ["SESSIONS_SECONDS", "SQL_BASICS", "SQL_THREAD", "Sources", "constants", "of_server"]
@@ -158,7 +161,7 @@ class Deadlocks:
 def of_server(
     server: Server,
     settings: AgentSettings,
-    login: Callable[[Server], Login] | None,
+    login: Callable[[Server], ServerLogin] | None,
     *,
     poll_interval: float,
     keep_deadlock: Callable[[Deadlock], object],
@@ -169,20 +172,21 @@ def of_server(
     main = server.main
     host = host_collectors(main.pid, start_time=main.start_time, datadir=server.datadir)
     server_family = family(main.exe, main.comm)
+    deadline = max(0.5, min(2.0, poll_interval))
+    commands = [CommandCollector(command) for command in settings.commands]
     if server_family == "postgres":
-        host = (*host, Backends(main.pid))
-    collectors: list[Collector] = [*host]
+        return _of_postgres(server, (*host, *commands), host, login, deadline)
+    collectors: list[Collector] = [*host, *commands]
 
     def host_rests(at_rest: bool) -> None:
         for collector in host:
             collector.at_rest = at_rest
 
-    collectors += [CommandCollector(command) for command in settings.commands]
     if server_family not in ("mysql", "mariadb"):
         return Sources(tuple(collectors), set_rest=host_rests)
-    ask = None if login is None else partial(login, server)
+    ask = None if login is None else partial(_mysql_login, login, server)
     collectors.append(Calibrator(main.pid, ask, use_layout))
-    if login is None:
+    if ask is None:
         return Sources(tuple(collectors), set_rest=host_rests)
     # Imported here: the agent of another server does not need PyMySQL.
     from stallscope.collectors.sql.collecting import REST_SECONDS
@@ -195,10 +199,9 @@ def of_server(
     from stallscope.collectors.sql.status import Pulse, Status
     from stallscope.collectors.sql.texts import fetch_texts
 
-    found, retries = login(server), LoginRetries()
+    found, retries = ask(), LoginRetries()
     beat = Connection(found, retries=retries)
     connection = Connection(found, retries=retries, lives=beat.answered_since)
-    deadline = max(0.5, min(2.0, poll_interval))
     few = status_variables(settings) | {"Questions", "Threads_running", COUNTER}
     status = Status(connection, deadline, names=few | frozenset(ALWAYS), few=few)
     listed_seconds = 0.0 if needs_processlist(settings) else REST_SECONDS
@@ -216,21 +219,74 @@ def of_server(
         host_rests(at_rest)
         status.at_rest = at_rest
 
-    def close() -> None:
-        # At the same time: each can wait for an answer that is on its way.
-        other = threading.Thread(target=beat.close, daemon=True)
-        other.start()
-        connection.close()
-        other.join(CLOSE_SECONDS)
-
     return Sources(
         (*collectors, deadlocks),
         set_rest=set_rest,
         deadlock_seen=deadlocks.deadlock_seen,
         sessions=lambda: fetch(connection, SESSIONS_SECONDS),
         texts=lambda: fetch_texts(connection),
-        close=close,
+        close=lambda: _close(beat, connection),
     )
+
+
+def _mysql_login(login: Callable[[Server], ServerLogin], server: Server) -> Login:
+    from stallscope.collectors.sql.login import Login
+
+    found = login(server)
+    assert isinstance(found, Login)
+    return found
+
+
+def _of_postgres(
+    server: Server,
+    others: tuple[Collector, ...],
+    host: tuple[HostCollector, ...],
+    login: Callable[[Server], ServerLogin] | None,
+    deadline: float,
+) -> Sources:
+    """Return the sources of a PostgreSQL; ``others``: collectors that ask nothing of it, of which
+    those of the ``host`` rest."""
+    resting = [*host]
+
+    def set_rest(at_rest: bool) -> None:
+        for collector in resting:
+            collector.at_rest = at_rest
+
+    pid = server.main.pid
+    if login is None:
+        resting.append(Backends(pid))
+        return Sources((*others, resting[-1]), set_rest=set_rest)
+    # Imported here: the agent of another server does not need it.
+    from stallscope.collectors.sql.heartbeat import Heartbeat
+    from stallscope.collectors.sql.postgres_backends import read_backends
+    from stallscope.collectors.sql.postgres_login import PostgresLogin
+    from stallscope.collectors.sql.postgres_session import PostgresConnection
+    from stallscope.collectors.sql.postgres_sessions import fetch
+    from stallscope.collectors.sql.postgres_texts import fetch_texts
+    from stallscope.collectors.sql.retries import LoginRetries
+
+    found, retries = login(server), LoginRetries()
+    assert isinstance(found, PostgresLogin)
+    beat = PostgresConnection(found, retries=retries)
+    connection = PostgresConnection(found, retries=retries, lives=beat.answered_since)
+    resting.append(
+        Backends(pid, lambda: connection.ask(read_backends, deadline, name="backends"), deadline)
+    )
+    return Sources(
+        (*others, resting[-1], Heartbeat(beat, deadline)),
+        set_rest=set_rest,
+        sessions=lambda: fetch(connection, SESSIONS_SECONDS),
+        texts=lambda: fetch_texts(connection),
+        close=lambda: _close(beat, connection),
+    )
+
+
+def _close(beat: ServerConnection[Any], connection: ServerConnection[Any]) -> None:
+    # At the same time: each can wait for an answer that is on its way.
+    other = threading.Thread(target=beat.close, daemon=True)
+    other.start()
+    connection.close()
+    other.join(CLOSE_SECONDS)
 
 
 def _infrequent(connection: Connection, settings: AgentSettings) -> Iterator[Collector]:

@@ -15,6 +15,7 @@ EXTRAS = {
     "parquet": "duckdb",
     "apprise": "apprise",
     "ed25519": "nacl",
+    "postgres": "psycopg",
 }
 """For each extra of pyproject.toml the module that it installs."""
 
@@ -47,6 +48,8 @@ def require(extra: str, what: str) -> None:
                 import apprise  # noqa: F401
             case "ed25519":
                 import nacl.bindings  # noqa: F401
+            case "postgres":
+                import psycopg  # noqa: F401
     except ImportError as error:
         missing = isinstance(error, ModuleNotFoundError) and error.name == module
         why = "is not installed" if missing else f"cannot be loaded ({error})"

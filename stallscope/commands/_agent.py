@@ -53,7 +53,7 @@ from stallscope.store import Store
 from stallscope.store.serverstate import ServerState
 
 if TYPE_CHECKING:
-    from stallscope.collectors.sql.login import Login
+    from stallscope.collectors.sql.servers import ServerLogin
 
 __all__ = ["CommandEnvironment", "Hold", "signals", "supervisor"]
 
@@ -111,7 +111,7 @@ class CommandEnvironment:
         error. After a restart or a reload they are logged, and the agent continues.
         """
 
-        def of(login: Callable[[Server], Login] | None) -> Sources:
+        def of(login: Callable[[Server], ServerLogin] | None) -> Sources:
             return sources.of_server(
                 server,
                 settings,
@@ -199,7 +199,7 @@ class CommandEnvironment:
             "loop": self._failures(),
         }
 
-    def _login(self, server: Server) -> Login:
+    def _login(self, server: Server) -> ServerLogin:
         settings = self._settings()
         login, notes = _sql.login(settings.options, server)
         for note in notes:

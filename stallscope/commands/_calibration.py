@@ -13,7 +13,7 @@ from stallscope.server.families import family
 if TYPE_CHECKING:
     from stallscope.collectors.calibration.stored import Calibration
     from stallscope.collectors.processes import Server
-    from stallscope.collectors.sql.login import Login
+    from stallscope.collectors.sql.servers import ServerLogin
 
 __all__ = ["run", "server_of"]
 
@@ -27,12 +27,13 @@ def server_of(servers: tuple[Server, ...]) -> Server:
     return found[0]
 
 
-def run(servers: tuple[Server, ...], login: Login | None) -> tuple[Calibration, Path]:
+def run(servers: tuple[Server, ...], login: ServerLogin | None) -> tuple[Calibration, Path]:
     """Calibrate the server and keep what was found. Raises: StallscopeError."""
     from stallscope.collectors.calibration import calibrating, stored
+    from stallscope.collectors.sql.login import Login
 
     server = server_of(servers)
-    if login is None:
+    if not isinstance(login, Login):
         raise UsageError("a calibration needs SQL: give the options to log in with --defaults-file")
     calibration = calibrating.calibrate(server.main.pid, login)
     return calibration, stored.save(calibration)

@@ -23,7 +23,7 @@ from stallscope.collectors.triggers import triggerfile
 from stallscope.notify.settings import SECRETS
 
 if TYPE_CHECKING:
-    from stallscope.collectors.sql.login import Login
+    from stallscope.collectors.sql.servers import ServerLogin
 
 __all__ = [
     "ACCOUNT_KEYS",
@@ -68,7 +68,7 @@ class Account(msgspec.Struct, frozen=True):
     user: str | None = None
     password: str | None = None
 
-    def applied(self, login: Login) -> Login:
+    def applied(self, login: ServerLogin) -> ServerLogin:
         """Return a login with this account in place of that of the option files."""
         changes = {"user": self.user, "password": self.password}
         given = {key: value for key, value in changes.items() if value is not None}

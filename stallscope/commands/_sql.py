@@ -4,18 +4,31 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from stallscope.base.errors import UsageError
 from stallscope.commands._numbers import time_between
+from stallscope.server.families import family
 
 if TYPE_CHECKING:
     from stallscope.collectors.processes import Server
     from stallscope.collectors.sql.login import Login
+    from stallscope.collectors.sql.servers import ServerLogin
 
-__all__ = ["add_deadline_argument", "add_sql_arguments", "asked_for", "login"]
+__all__ = [
+    "add_deadline_argument",
+    "add_sql_arguments",
+    "asked_for",
+    "is_asked",
+    "login",
+    "mysql_login",
+    "one_of",
+]
 
 DEADLINE = 1.0
+POSTGRES = "postgres"
+_FILES = ("defaults-file", "defaults-extra-file", "defaults-group-suffix", "login-path")
 
 
 def add_sql_arguments(
@@ -57,8 +70,34 @@ def asked_for(args: argparse.Namespace) -> bool:
     return any(given)
 
 
-def login(args: argparse.Namespace, server: Server | None) -> tuple[Login, tuple[str, ...]]:
+def is_asked(server: Server) -> bool:
+    """Return whether a server is asked over SQL."""
+    from stallscope.collectors.sql.servers import FAMILIES
+
+    return family(server.main.exe, server.main.comm) in FAMILIES
+
+
+def one_of(servers: Sequence[Server]) -> Server | None:
+    """Return the one server that is asked over SQL; None: there is none, or more than one."""
+    found = [server for server in servers if is_asked(server)]
+    return found[0] if len(found) == 1 else None
+
+
+def login(args: argparse.Namespace, server: Server | None) -> tuple[ServerLogin, tuple[str, ...]]:
     """Return how to log in, and notes on what was ignored. Raises: UsageError."""
+    if server is None or family(server.main.exe, server.main.comm) != POSTGRES:
+        return mysql_login(args, server)
+    from stallscope.collectors.sql import postgres_login
+
+    given = [f"--{name}" for name in _FILES if getattr(args, name.replace("-", "_"), None)]
+    notes = (f"{', '.join(given)}: PostgreSQL has no option files (docs/sql.md)",) if given else ()
+    found, more = postgres_login.find(server)
+    return found, (*notes, *more)
+
+
+def mysql_login(args: argparse.Namespace, server: Server | None) -> tuple[Login, tuple[str, ...]]:
+    """Return how to log in to a MySQL or MariaDB, and notes on what was ignored. Raises:
+    UsageError."""
     from stallscope.collectors.sql import credentials
     from stallscope.collectors.sql.optionfiles import Sources
 

@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> Exit:
     pids, servers = processes.resolve(args.pid, _common.selector(args))
     server = _calibration.server_of(servers)
     with progress.while_waiting(f"calibrating {server.name} (pid {pids[0]})"):
-        login, notes = _sql.login(args, server)
+        login, notes = _sql.mysql_login(args, server)
         calibration, path = _calibration.run(servers, login)
     if args.json:
         print(msgspec.json.encode(calibration).decode())

@@ -15,6 +15,7 @@ import msgspec
 from stallscope.base.errors import Exit, StallscopeError
 from stallscope.base.text import clean, one_line
 from stallscope.collectors import preload, processes
+from stallscope.collectors.calibration import layouts
 from stallscope.collectors.doctor import confinement, disk, features, host, inproc, target
 from stallscope.collectors.doctor.checks import Check, Place, Task
 from stallscope.collectors.doctor.checks import run as run_tasks
@@ -94,7 +95,7 @@ def _checks(args: argparse.Namespace) -> Iterator[Check]:
     ]
     if servers:
         tasks += _of_server(args, place, pids, servers)
-    if not args.no_sql and (named or _is_sql_server(server)):
+    if not args.no_sql and (named or (server is not None and _sql.is_asked(server))):
         # Imported here: it is large, and other servers do not need it.
         from stallscope.collectors.doctor.sql import sql
 
@@ -113,7 +114,7 @@ def _of_server(
     yield Task("server-confinement", partial(confinement.confinement, place))
     yield Task("inproc", partial(inproc.agent, place, pids))
     yield Task("access", access, _ACCESS_SECONDS)
-    if _is_sql_server(place.server):
+    if _is_calibrated(place.server):
         yield Task("calibration", partial(target.calibration, pids[0]), _ACCESS_SECONDS)
 
 
@@ -123,8 +124,8 @@ def _name(pids: tuple[int, ...], servers: tuple[Server, ...]) -> Iterator[Check]
         yield Check("server", "ok", f"{server.name}: {server}, {many}")
 
 
-def _is_sql_server(server: Server | None) -> bool:
-    return server is not None and family(server.main.exe, server.main.comm) in ("mysql", "mariadb")
+def _is_calibrated(server: Server | None) -> bool:
+    return server is not None and family(server.main.exe, server.main.comm) in layouts.FAMILIES
 
 
 def _lines(checks: list[Check]) -> Iterator[Line]:

@@ -24,11 +24,10 @@ from stallscope.model import capturefile
 from stallscope.model.capture import SESSIONS, Capture, Note
 from stallscope.model.sessions import Sessions, annotate, from_memory, redact
 from stallscope.reporters import progress
-from stallscope.server.families import family
 from stallscope.server.statements import normalize
 
 if TYPE_CHECKING:
-    from stallscope.collectors.sql.login import Login
+    from stallscope.collectors.sql.servers import ServerLogin
 
 __all__ = ["EPILOG", "add_arguments", "run"]
 
@@ -288,21 +287,20 @@ def _capture(args: argparse.Namespace, at_end: ExitStack) -> Capture:
         login, notes = _login(args, servers, named=named or args.calibrate)
         if args.calibrate:
             _calibration.run(servers, login)
+        sql = None if login is None else _Sql(login, args.sql_deadline, at_end)
         layout = layouts.of_servers(servers)
         if layout.note is not None:
             notes = (*notes, layout.note)
         options = msgspec.structs.replace(options, layout=layout.text)
-        sql = None if login is None else _Sql(login, args.sql_deadline, at_end)
         taken = snapshot.take(pids, servers, options)
         return _with_sessions(taken, sql, notes)
 
 
 def _login(
     args: argparse.Namespace, servers: tuple[processes.Server, ...], *, named: bool
-) -> tuple[Login | None, tuple[str, ...]]:
-    """Return the login of the one MySQL or MariaDB server, and notes; None: no SQL."""
-    found = [s for s in servers if family(s.main.exe, s.main.comm) in ("mysql", "mariadb")]
-    server = found[0] if len(found) == 1 else None
+) -> tuple[ServerLogin | None, tuple[str, ...]]:
+    """Return the login of the one server that is asked over SQL, and notes; None: no SQL."""
+    server = _sql.one_of(servers)
     if args.no_sql or (server is None and not named):
         return None, ()
     try:
@@ -317,24 +315,22 @@ class _Sql:
     """A connection that logs in while the captures are taken, and is asked after them. A first
     question meanwhile shows whether the server answers at all."""
 
-    def __init__(self, login: Login, seconds: float, at_end: ExitStack) -> None:
-        from stallscope.collectors.sql.connection import Connection
-        from stallscope.collectors.sql.perf_threads import read_sessions
+    def __init__(self, login: ServerLogin, seconds: float, at_end: ExitStack) -> None:
+        from stallscope.collectors.sql import servers
 
         self._seconds = seconds
         self._begun = time.monotonic()
-        self._connection = at_end.enter_context(closing(Connection(login)))
-        self._connection.begin(read_sessions)
+        self._sql = servers.connect(login)
+        at_end.enter_context(closing(self._sql.connection))
+        self._sql.connection.begin(self._sql.first)
 
     def sessions(self) -> Sessions:
         """Return all connections and lock waits, or why they are not known."""
-        from stallscope.collectors.sql.sessions import fetch
-
         seconds = self._seconds
-        if self._connection.is_busy:  # the time of the burst was enough for an answer
+        if self._sql.connection.is_busy:  # the time of the burst was enough for an answer
             spent = time.monotonic() - self._begun
             seconds = max(seconds - spent, LEAST_LOGIN * seconds)
-        return fetch(self._connection, seconds)
+        return self._sql.fetch(seconds)
 
 
 def _with_sessions(taken: snapshot.Taken, sql: _Sql | None, notes: tuple[str, ...]) -> Capture:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from stallscope.base.errors import Exit, StallscopeError, UsageError
 from stallscope.commands import _common, _options, _sql
+from stallscope.server.families import family
 
 if TYPE_CHECKING:
     from stallscope.analyzers.workload import Report
@@ -114,7 +115,9 @@ def _of_server(args: argparse.Namespace) -> Report:
         if len(servers) != 1:
             raise UsageError("give one -p: the report covers one server")
         server = servers[0]
-    login, notes = _sql.login(args, server)
+        if family(server.main.exe, server.main.comm) == "postgres":
+            raise UsageError("status explains the numbers of MySQL and MariaDB alone")
+    login, notes = _sql.mysql_login(args, server)
     for note in notes:
         print(f"stallscope: {note}", file=sys.stderr)
     connection = Connection(login)

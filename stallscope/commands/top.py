@@ -141,14 +141,13 @@ def _live(args: argparse.Namespace) -> Source:
 def _sessions(args: argparse.Namespace, servers: tuple[Server, ...]) -> Asking | None:
     """Return the login of the server; None where it has no SQL."""
     from stallscope.screens.sessions import Asking
-    from stallscope.server.families import family
 
     named = _sql.asked_for(args)
-    found = [s for s in servers if family(s.main.exe, s.main.comm) in ("mysql", "mariadb")]
-    if args.no_sql or (len(found) != 1 and not named):
+    server = _sql.one_of(servers)
+    if args.no_sql or (server is None and not named):
         return None
     try:
-        login, _ = _sql.login(args, found[0] if len(found) == 1 else None)
+        login, _ = _sql.login(args, server)
     except UsageError:
         if named:
             raise

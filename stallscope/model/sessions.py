@@ -140,6 +140,9 @@ class Sessions(msgspec.Struct, frozen=True):
     digests: dict[Index, str] = {}
     """The server's own texts without data (DIGEST_TEXT), by connection: of statements in which the
     SQL mode of the session, which only the server knows, says what is data."""
+    objects: dict[str, str] = {}
+    """Names of locked objects by those that the server's memory has of them: of PostgreSQL
+    ``public.orders`` by ``relation 16384 of database 5``."""
     memory: tuple[Moment, ...] = ()
     """What the server's memory says: of threads that SQL does not show, and in moments of a
     burst when a thread ran another statement."""
@@ -198,7 +201,7 @@ def annotate(capture: Capture, sessions: Sessions) -> Capture:
 
 def _annotated_moments(capture: Capture, sessions: Sessions) -> Capture:
     """Annotate all captures of a burst: threads that did not run stay one object in them."""
-    locks = _ServerLocks(capture)
+    locks = _ServerLocks(capture, sessions.objects)
     known: dict[int, Thread] = {}
     moments = [_annotated(moment, sessions, locks, known) for moment in capture.moments]
     moments = [locks.added(moment) for moment in moments]
@@ -209,8 +212,9 @@ class _ServerLocks:
     """The locks of the server's tables. They have the same numbers in all captures of a burst:
     behind the locks of all."""
 
-    def __init__(self, capture: Capture) -> None:
+    def __init__(self, capture: Capture, objects: dict[str, str]) -> None:
         self._table = max((moment.locks for moment in capture.moments), key=len)
+        self._objects = objects
         self._new: list[Lock] = []
         self._numbers: dict[tuple[LockKind, str | None, int], int] = {}
 
@@ -231,7 +235,13 @@ class _ServerLocks:
         )
         # Of those in memory that had no owner, the waiters may have a lock of the server now.
         own = (
-            msgspec.structs.replace(lock, waiters=counts[index]) if lock.source == MEMORY else lock
+            msgspec.structs.replace(
+                lock,
+                waiters=counts[index],
+                symbol=self._objects.get(lock.symbol or "", lock.symbol),
+            )
+            if lock.source == MEMORY
+            else lock
             for index, lock in enumerate(moment.locks)
         )
         locks = (*own, *self._table[len(moment.locks) :], *new)
@@ -281,7 +291,8 @@ def _wrong_server(capture: Capture, sessions: Sessions) -> str | None:
     """Return why these are not the connections of the captured server, None where they are."""
     pids = {process.pid for process in capture.processes}
     if sessions.pid:
-        if sessions.pid in pids:
+        # One backend of PostgreSQL may be captured alone: its parent listens.
+        if sessions.pid in pids or sessions.pid in {one.ppid for one in capture.processes}:
             return None
         return (
             f"SQL answers from process {sessions.pid}, which was not captured: give the options"

@@ -9,11 +9,9 @@ from collections import deque
 
 import msgspec
 
-from stallscope.collectors.sql.connection import Connection
+from stallscope.collectors.sql import servers
 from stallscope.collectors.sql.failures import SqlError
-from stallscope.collectors.sql.login import Login
-from stallscope.collectors.sql.sessions import fetch
-from stallscope.collectors.sql.status import RATES
+from stallscope.collectors.sql.servers import ServerLogin
 from stallscope.model.capture import Capture
 from stallscope.model.sessions import Moment, Sessions, annotate, from_memory, redact
 from stallscope.screens.events import Noted, Put, Rates, SourceState
@@ -30,8 +28,9 @@ class Asking:
     """A thread that reads the server's sessions on request; its last answer goes into the
     captures."""
 
-    def __init__(self, login: Login, deadline: float) -> None:
-        self._connection = Connection(login)
+    def __init__(self, login: ServerLogin, deadline: float) -> None:
+        self._sql = servers.connect(login)
+        self._connection = self._sql.connection
         self._deadline = deadline
         self._wanted = threading.Event()
         self._answered = threading.Event()
@@ -87,9 +86,12 @@ class Asking:
 
     def _read_rates(self) -> None:
         """Read what changes from second to second; an error is that of the sessions, too."""
+        statement = self._sql.rates
+        if statement is None:
+            return
         try:
             rows = self._connection.ask(
-                lambda session: session.select(RATES), self._deadline, name="rates"
+                lambda session: session.select(statement), self._deadline, name="rates"
             )
         except SqlError:
             return
@@ -114,7 +116,7 @@ class Asking:
                 self._read_rates()
                 continue
             self._fetch = False
-            sessions = fetch(self._connection, self._deadline)
+            sessions = self._sql.fetch(self._deadline)
             said = "; ".join(filter(None, (sessions.reason, *sessions.notes)))
             self._put(SourceState("sql", said or None))
             self._sessions = sessions if sessions.reason is None else None

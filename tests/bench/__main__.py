@@ -58,9 +58,9 @@ introspection
          mysql55, mysql97, mariadb, mariadb114, mariadb114-stripped, postgres, postgres17; many:
          thousands of connections
 agent    what the agent costs and how soon it captures: cost, throughput, delay-sql, delay-probe,
-         pt-stalk, scrape, servers; what SQL costs a server: lock-waits; with --faults, whether a
-         stall is notified once and in time while output, disks, webhook, server, probe or clock
-         fail: --only BEGINNING of a fault's name
+         pt-stalk, scrape, servers; what SQL costs a server: lock-waits, postgres; with --faults,
+         whether a stall is notified once and in time while output, disks, webhook, server, probe
+         or clock fail: --only BEGINNING of a fault's name
 overhead what the agent costs where nothing waits, by its parts, and whether it is in time:
          attribution-oltp_point_select, attribution-oltp_write_only, calls, figures-rest,
          figures-latency, figures-stalls, figures-cpu-oltp_point_select,

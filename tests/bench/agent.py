@@ -15,6 +15,7 @@ from tests.bench import (
     agent_faults,
     agent_locks,
     agent_peer,
+    agent_postgres,
     agent_servers,
     progress,
 )
@@ -64,7 +65,7 @@ def sections(
     server: str, quick: bool, only: list[str], *, faults: bool = False
 ) -> Iterator[Section]:
     """Yield the tables that are wanted: cost, throughput, delay-sql, delay-probe, pt-stalk,
-    scrape, servers, lock-waits (on MySQL 9.7); or that of faults."""
+    scrape, servers, lock-waits (on MySQL 9.7), postgres; or that of faults."""
     if server != "mariadb":
         raise BenchError(f"the agent is measured on mariadb, not on {server}")
     if faults:
@@ -78,6 +79,7 @@ def sections(
         "delay-probe": lambda: agent_delays.probe_section(sizes.delays),
         "pt-stalk": agent_peer.section,
         "lock-waits": lambda: agent_locks.section(quick),
+        "postgres": lambda: agent_postgres.section(quick),
         "scrape": lambda: scrape_section(sizes.seconds),
         "servers": lambda: agent_servers.section(sizes.servers),
     }

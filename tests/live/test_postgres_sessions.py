@@ -207,7 +207,7 @@ def test_snap_names_the_blocker_without_sql(
     for _ in range(4):
         clients.run("UPDATE t SET v = 6 WHERE id = 2", user="bert")
     clients.wait()
-    shot = take(tmp_path, "-p", server.pid)
+    shot = take(tmp_path, "-p", server.pid, "--no-sql")
     verdict = shot.analysis["findings"][0]
     assert verdict["signature"] == "postgres-heavyweight-lock"
     assert verdict["blocker"]["tid"] == holder

@@ -117,7 +117,7 @@ def test_wheel(built: Builder, root: Roots, suite: str) -> None:
     clean = root(suite, "python3-venv", files=(wheel, DUMP))
     clean.check(
         "python3 -m venv /opt/it && /opt/it/bin/pip install -q --only-binary :all:"
-        f" '/srv/{wheel.name}[top,report,parquet,apprise,ed25519]'"
+        f" '/srv/{wheel.name}[top,report,parquet,apprise,ed25519,postgres]'"
     )
     works(clean, "/opt/it/bin/stallscope")
     clean.check("test -s /opt/it/man/man1/stallscope.1 -o -s /opt/it/share/man/man1/stallscope.1")

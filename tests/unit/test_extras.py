@@ -56,7 +56,7 @@ def test_the_extras_are_those_of_the_project() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     declared = project["optional-dependencies"]
     for extra, module in extras.EXTRAS.items():
-        package = {"nacl": "pynacl"}.get(module, module)
+        package = {"nacl": "pynacl", "psycopg": "psycopg[binary]"}.get(module, module)
         assert [line.split()[0] for line in declared[extra]] == [package]
     everything = {line.split()[0] for line in project["dependencies"]}
     assert not everything & set(extras.EXTRAS.values())
@@ -144,9 +144,10 @@ def test_the_doctor_names_what_is_missing() -> None:
         "without textual no stallscope top; without jinja2 no stallscope report;"
         " without duckdb no stallscope export --to parquet;"
         " without apprise no destinations of the kind apprise;"
-        " without nacl no SQL by an account of MariaDB with the plugin ed25519"
+        " without nacl no SQL by an account of MariaDB with the plugin ed25519;"
+        " without psycopg no SQL with PostgreSQL"
     )
-    assert "pip install 'stallscope[top,report,parquet,apprise,ed25519]'" in check.values()
+    assert "pip install 'stallscope[top,report,parquet,apprise,ed25519,postgres]'" in check.values()
 
 
 def test_a_package_that_cannot_be_loaded_says_why(

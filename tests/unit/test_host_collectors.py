@@ -308,7 +308,65 @@ def test_backends_are_counted(tmp_path: Path) -> None:
         "backends.waiting": 3.0,
         "backends.idle": 1.0,
         "backends.idle_in_transaction": 1.0,
+        "backends.blocked_s": 0.0,
     }
     collector.close()
     with pytest.raises(StallscopeError):
         Backends(8, proc=proc).collect()
+
+
+class _Server:
+    """What SQL says of the backends, poll by poll."""
+
+    def __init__(self, *answers: dict[int, str] | StallscopeError) -> None:
+        self._answers = list(answers)
+
+    def __call__(self) -> dict[int, str]:
+        found = self._answers.pop(0)
+        if isinstance(found, StallscopeError):
+            raise found
+        return found
+
+
+def _backends(tmp_path: Path, *titles: str, ask: _Server | None = None) -> Backends:
+    files = {f"{100 + i}/cmdline": f"postgres: {text}\0\0" for i, text in enumerate(titles)}
+    children = " ".join(str(100 + i) for i in range(len(titles)))
+    proc = _write(tmp_path, {"7/task/7/children": children, **files})
+    return Backends(7, ask, proc=proc)
+
+
+def test_a_backend_is_blocked_since_it_was_first_seen_to_wait(tmp_path: Path) -> None:
+    collector = _backends(tmp_path, "app shop [local] UPDATE waiting", "app shop [local] idle")
+    second = 1_000_000_000
+    assert collector.read(5 * second)["backends.blocked_s"] == 0
+    assert collector.read(1000 * second)["backends.blocked_s"] == 995
+    (tmp_path / "100" / "cmdline").write_text("postgres: app shop [local] UPDATE")
+    assert collector.read(2000 * second)["backends.blocked_s"] == 0
+    (tmp_path / "100" / "cmdline").write_text("postgres: app shop [local] UPDATE waiting")
+    assert collector.read(3000 * second)["backends.blocked_s"] == 0
+
+
+def test_sql_counts_where_it_answers_and_titles_where_it_does_not(tmp_path: Path) -> None:
+    waits = {1: "waiting", 2: "waiting", 3: "idle_in_transaction"}
+    ask = _Server(waits, StallscopeError("late"), waits)
+    collector = _backends(tmp_path, "app shop [local] UPDATE waiting", ask=ask)
+    second = 1_000_000_000
+    assert collector.read(second)["backends.waiting"] == 2
+    assert collector.read(1000 * second)["backends.waiting"] == 1
+    assert collector.read(2000 * second)["backends.waiting"] == 2
+
+
+def test_at_rest_sql_is_asked_only_where_a_title_says_that_one_waits(tmp_path: Path) -> None:
+    ask = _Server({1: "waiting"})
+    collector = _backends(tmp_path, "app shop [local] idle", ask=ask)
+    collector.at_rest = True
+    assert collector.collect().values["backends.waiting"] == 0
+    (tmp_path / "100" / "cmdline").write_text("postgres: app shop [local] UPDATE waiting")
+    assert collector.read(10**15)["backends.waiting"] == 1
+
+
+def test_at_rest_sql_is_asked_where_titles_say_nothing(tmp_path: Path) -> None:
+    """update_process_title is off."""
+    collector = _backends(tmp_path, "app shop [local]", ask=_Server({1: "active"}))
+    collector.at_rest = True
+    assert collector.collect().values["backends.active"] == 1

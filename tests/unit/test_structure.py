@@ -44,6 +44,7 @@ OF_EXTRAS = {
     "duckdb": ("stallscope.reporters.export.parquet",),
     "apprise": ("stallscope.notify.destinations.apprise",),
     "nacl": (),  # PyMySQL imports it
+    "psycopg": ("stallscope.collectors.sql.postgres_child",),
 }
 
 
