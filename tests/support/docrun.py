@@ -45,10 +45,14 @@ FAILURES = (ChildEnded, DocError, Late, Unavailable, subprocess.TimeoutExpired)
 _PID = re.compile(r"(?<= -p )\d+")
 _SNAP = re.compile(r"(?<=stallscope snap )(?=-p )")
 _SOCKET = re.compile(r"(?<=--socket=)\S+")
+_FOLDER = re.compile(r"(?<=psql -h )\S+")
 _DEVICE = re.compile(r"(?<=fsfreeze --unfreeze )\S+")
+_ENDED = re.compile(
+    r"(?:(?<=KILL )|(?<=KILL QUERY )|(?<=pg_terminate_backend\()|(?<=pg_cancel_backend\())\d+"
+)
 # What a user copies from what was printed: in a command line, in what was printed before.
 _COPIED = (
-    (re.compile(r"(?:(?<=KILL )|(?<=KILL QUERY ))\d+"), re.compile(r"connection (\d+)")),
+    (_ENDED, re.compile(r"connection (\d+)")),
     (re.compile(r"\b\d{8}T[\d.]+Z-[\w-]+"), re.compile(r"\b(\d{8}T[\d.]+Z-[\w-]+)")),
 )
 
@@ -99,6 +103,8 @@ class Scene:
                 line = _SOCKET.sub(str(self._server.socket), line)
                 device = self._server.folder.parent.with_name("below")
                 line = _DEVICE.sub(str(device), line)
+            elif isinstance(self._server, Postgres):
+                line = _FOLDER.sub(str(self._server.folder), line)
         for typed, printed in _COPIED:
             copied = next(filter(None, map(printed.search, reversed(self._printed))), None)
             if copied is not None:
