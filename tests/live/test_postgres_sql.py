@@ -18,7 +18,10 @@ from stallscope.collectors import processes
 from stallscope.collectors.sql import postgres_login, postgres_sessions
 from stallscope.collectors.sql.failures import ConnectError, LateError, RefusedError, StatementError
 from stallscope.collectors.sql.postgres_session import PostgresConnection
+from stallscope.model.capture import Capture, Process, Thread
 from stallscope.model.sessions import Session
+from stallscope.screens.events import SourceState
+from stallscope.screens.sessions import Asking
 from tests.live.shots import LONGEST_SQL, run, take
 from tests.support.servers import MEMORY, PATIENCE, Child, Postgres, Postgres17, wait_until
 from tests.support.servers.pgclients import HOLD, idle_transactions, lock_waits, sessions_in
@@ -167,6 +170,30 @@ def test_sessions_are_those_of_the_server(server: Postgres) -> None:
         assert update not in str(found)
 
 
+def test_top_asks_and_kills(server: Postgres) -> None:
+    said: list[object] = []
+    with row_lock(server, 3) as holder, connected(server) as connection:
+        asking = Asking(connection.login, PATIENCE)
+        asking.start(said.append)
+        try:
+            asking.ask()
+            wait_until(lambda: SourceState("sql", None) in said, "the server answered")
+            capture = Capture(
+                backend="test",
+                threads=tuple(Thread(tid, ()) for tid in clients(server)),
+                processes=(Process(server.pid),),
+            )
+            threads = {thread.tid: thread for thread in asking.into(capture, ()).threads}
+            assert threads[holder].activity == "idle in transaction"
+            assert threads[holder].rests
+            (own,) = [thread for thread in threads.values() if thread.own]
+            assert own.tid not in (holder, None)
+            asking.kill(f"SELECT pg_terminate_backend({holder});")
+            wait_until(lambda: holder not in clients(server), "the holder is gone")
+        finally:
+            asking.close()
+
+
 def test_peer_is_the_user_that_the_server_runs_as(own: Callable[..., Postgres]) -> None:
     with own() as server:
         server.execute("CREATE ROLE nobody SUPERUSER LOGIN")
@@ -183,6 +210,35 @@ def test_peer_is_the_user_that_the_server_runs_as(own: Callable[..., Postgres]) 
             assert int(backend or 0) in clients(server)
         wait_until(lambda: clients(server) == set(), "its connection is gone")
         assert children() == []
+
+
+def test_passwords_are_those_of_libpq(
+    own: Callable[..., Postgres], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "pgpass"
+    file.write_text("*:*:*:plain:of-file\n")
+    file.chmod(0o600)
+    service = tmp_path / "services"
+    with own() as server:
+        server.execute("CREATE ROLE plain LOGIN PASSWORD 'of-file'")
+        admit(server, "local all plain scram-sha-256", "local all all trust")
+
+        def role(**environment: str) -> str | None:
+            with connected(server, **environment) as connection:
+                return connection.open(PATIENCE).role
+
+        monkeypatch.setenv("PGPASSFILE", os.devnull)
+        with pytest.raises(RefusedError, match="asks for a password"):
+            role(PGUSER="plain")
+        assert role(PGUSER="plain", PGPASSWORD="of-file") == "plain"
+        with pytest.raises(RefusedError, match="authentication failed") as refused:
+            role(PGUSER="plain", PGPASSWORD="wrong7")
+        assert "wrong7" not in str(refused.value)
+        monkeypatch.setenv("PGPASSFILE", str(file))
+        assert role(PGUSER="plain") == "plain"
+        service.write_text(f"[mine]\nhost={server.folder}\nuser=plain\ndbname=postgres\n")
+        monkeypatch.setenv("PGSERVICEFILE", str(service))
+        assert role(PGSERVICE="mine") == "plain"
 
 
 def children() -> list[int]:
