@@ -105,6 +105,7 @@ class _Worker(Generic[S]):
         reach: Callable[[], Link[S]],
         retries: LoginRetries,
         condition: threading.Condition,
+        idle_seconds: float | None,
     ) -> None:
         self.question: _Question[S] | None = None
         self.session: S | None = None
@@ -118,6 +119,7 @@ class _Worker(Generic[S]):
         self._reach = reach
         self._retries = retries
         self._condition = condition
+        self._idle_seconds = idle_seconds
         self._thread: threading.Thread | None = None
         self._link: Link[S] | None = None
         self._connected_at = 0.0
@@ -146,10 +148,20 @@ class _Worker(Generic[S]):
     def _work(self) -> None:
         while True:
             with self._condition:
-                self._condition.wait_for(lambda: self.question is not None or self._is_over())
+                is_wanted = self._condition.wait_for(
+                    lambda: self.question is not None or self._is_over(),
+                    None if self.session is None else self._idle_seconds,
+                )
+                idle = None
+                if not is_wanted:
+                    idle, self.session = self.session, None
                 if self._is_over() and (self.closed or self.question is None):
                     break
                 question = self.question
+            if idle is not None:
+                idle.quit()
+                self._forget()
+                continue
             assert question is not None
             self._serve(question)
             with self._condition:
@@ -218,13 +230,15 @@ class ServerConnection(Generic[S]):
         *,
         retries: LoginRetries | None = None,
         lives: Callable[[float], bool] = lambda since: False,
+        idle_seconds: float | None = None,
     ) -> None:
         """``where``: the server's address, for messages. ``reach``: begins to connect. ``retries``:
         shared by connections with the same login. ``lives``: returns whether the server answered a
         question of another connection that was asked after this time (by CLOCK_MONOTONIC, in
-        seconds)."""
+        seconds). ``idle_seconds``: a session of which nothing was asked for so long is ended."""
         self._where = where
         self._reach = reach
+        self._idle_seconds = idle_seconds
         self._retries = LoginRetries() if retries is None else retries
         self._lives = lives
         self._condition = threading.Condition()
@@ -339,7 +353,7 @@ class ServerConnection(Generic[S]):
             one.join(CUT_SECONDS if one in waits else QUIT_SECONDS)
 
     def _new_worker(self) -> _Worker[S]:
-        return _Worker(self._reach, self._retries, self._condition)
+        return _Worker(self._reach, self._retries, self._condition, self._idle_seconds)
 
     def _workers(self) -> list[_Worker[S]]:
         return [self._worker, *self._waiting]

@@ -121,8 +121,15 @@ class PostgresConnection(ServerConnection[PostgresSession]):
         *,
         retries: LoginRetries | None = None,
         lives: Callable[[float], bool] = lambda since: False,
+        idle_seconds: float | None = None,
     ) -> None:
-        super().__init__(login.where, lambda: _Child(login), retries=retries, lives=lives)
+        super().__init__(
+            login.where,
+            lambda: _Child(login),
+            retries=retries,
+            lives=lives,
+            idle_seconds=idle_seconds,
+        )
         self.login = login
 
 

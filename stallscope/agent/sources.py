@@ -49,6 +49,9 @@ BLIND_DEADLOCK_SECONDS = 30.0
 """The same where the server must be asked whether there is one."""
 CLOSE_SECONDS = 1.0
 """The longest time that the end waits for the heartbeat's connection, after the other's."""
+IDLE_SECONDS = 60.0
+"""After so long without a question the child that asks a PostgreSQL ends: at rest only that of the
+heartbeat is there."""
 SESSIONS_SECONDS = 1.0
 """The longest time that a capture waits for the server's sessions."""
 
@@ -268,7 +271,9 @@ def _of_postgres(
     found, retries = login(server), LoginRetries()
     assert isinstance(found, PostgresLogin)
     beat = PostgresConnection(found, retries=retries)
-    connection = PostgresConnection(found, retries=retries, lives=beat.answered_since)
+    connection = PostgresConnection(
+        found, retries=retries, lives=beat.answered_since, idle_seconds=IDLE_SECONDS
+    )
     resting.append(
         Backends(pid, lambda: connection.ask(read_backends, deadline, name="backends"), deadline)
     )

@@ -15,7 +15,7 @@ import pytest
 
 from stallscope.collectors.sql import connection as module
 from stallscope.collectors.sql import retries as retries_module
-from stallscope.collectors.sql.asking import MAX_REPLACED
+from stallscope.collectors.sql.asking import MAX_REPLACED, ServerConnection
 from stallscope.collectors.sql.connection import Connection
 from stallscope.collectors.sql.failures import (
     AbortedLoginError,
@@ -107,6 +107,29 @@ def test_a_heartbeat_has_waited_since_it_was_asked(gate: threading.Event) -> Non
         gate.set()
         wait_until(lambda: beat.waiting_since() is None, "the answer came")
         assert Heartbeat(beat, PATIENCE).collect().error is None
+
+
+def test_a_session_that_nobody_asks_is_ended_and_opened_again() -> None:
+    made: list[Session] = []
+
+    class Link:
+        def login(self) -> Any:
+            made.append(Session())
+            return made[-1]
+
+        def cut(self) -> None: ...
+
+        def close(self) -> None: ...
+
+    with closing(ServerConnection[Any]("here", Link, idle_seconds=0.01)) as connection:
+        for _ in range(3):
+            assert connection.ask(lambda _: "fine", PATIENCE) == "fine"
+            wait_until(lambda: made[-1].over == "quit", "it was ended")
+        assert connection.connects == 3
+    assert [session.over for session in made] == ["quit"] * 3
+    with closing(ServerConnection[Any]("here", Link)) as connection:
+        assert connection.ask(lambda _: "fine", PATIENCE) == "fine"
+        assert made[-1].over == ""
 
 
 def test_a_question_that_hangs_alone_leaves_the_others(
