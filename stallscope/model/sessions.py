@@ -291,8 +291,9 @@ def _wrong_server(capture: Capture, sessions: Sessions) -> str | None:
     """Return why these are not the connections of the captured server, None where they are."""
     pids = {process.pid for process in capture.processes}
     if sessions.pid:
-        # One backend of PostgreSQL may be captured alone: its parent listens.
-        if sessions.pid in pids or sessions.pid in {one.ppid for one in capture.processes}:
+        # One backend of PostgreSQL may be captured alone: its parent listens. Process 1 listens for
+        # any server that it starts at the first connection.
+        if sessions.pid in pids | {one.ppid for one in capture.processes if one.ppid > 1}:
             return None
         return (
             f"SQL answers from process {sessions.pid}, which was not captured: give the options"

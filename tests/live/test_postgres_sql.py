@@ -170,6 +170,17 @@ def test_sessions_are_those_of_the_server(server: Postgres) -> None:
         assert update not in str(found)
 
 
+def test_one_backend_alone_is_asked_about_through_its_parent(
+    server: Postgres, tmp_path: Path
+) -> None:
+    with row_lock(server, 2) as holder, unharmed(server):
+        shot = take(tmp_path, "-p", holder)
+    (thread,) = shot.capture.threads
+    assert (thread.tid, thread.connection, thread.source) == (holder, holder, None)
+    assert thread.query == "UPDATE account SET balance = balance + ? WHERE id = ?;"
+    assert not [note for note in shot.capture.notes if note.code == "sessions"]
+
+
 def test_top_asks_and_kills(server: Postgres) -> None:
     said: list[object] = []
     with row_lock(server, 3) as holder, connected(server) as connection:

@@ -281,3 +281,27 @@ def test_the_server_knows_what_is_data() -> None:
     assert all(s.digest for s in found.sessions)
     assert found.digests == {}
     assert raw_statements(listed) == {7: asked, 8: asked}
+
+
+@pytest.mark.parametrize(("parent", "fits"), [(90, True), (1, False), (91, False)])
+def test_the_parent_of_one_backend_may_answer(parent: int, fits: bool) -> None:
+    taken = Capture(
+        backend="bpf",
+        processes=(Process(pid=101, ppid=parent),),
+        threads=(Thread(101, ()),),
+    )
+    listed = Sessions(sessions=(session(101, 101),), pid=parent if parent == 1 else 90)
+    found = annotate(taken, listed)
+    assert (found.threads[0].connection == 101) is fits
+
+
+def test_memory_gets_the_names_that_sql_has() -> None:
+    locks = (
+        Lock(0, 7, kind=LockKind.TABLE, symbol="relation 5 of database 1", source="memory"),
+        Lock(0, 8, kind=LockKind.TABLE, symbol="relation 6 of database 1", source="memory"),
+    )
+    listed = Sessions(
+        sessions=(session(7, 101),), pid=100, objects={"relation 5 of database 1": "public.t"}
+    )
+    found = annotate(capture(Thread(101, ()), locks=locks), listed)
+    assert [lock.symbol for lock in found.locks] == ["public.t", "relation 6 of database 1"]
