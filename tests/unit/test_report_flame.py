@@ -59,7 +59,7 @@ def axis(page: Page) -> list[str]:
 
 
 def tip(page: Page) -> str:
-    return page.locator("#flame-tip").inner_text()
+    return page.locator("#tip").inner_text()
 
 
 def left(box: Locator) -> float:
@@ -147,7 +147,7 @@ def test_keys_move_in_time_and_the_tooltip_follows(page_of_a_burst: Path, opened
         page.keyboard.press("ArrowRight")
         assert page.locator("#flame-time").is_checked()
         page.locator("#flame-chart").focus()
-        assert page.locator("#flame-tip").is_hidden()
+        assert page.locator("#tip").is_hidden()
         page.keyboard.press("ArrowDown")
         name = page.locator("#flame-chart g.focused").get_attribute("name")
         assert tip(page).startswith(f"{name}\n")
@@ -155,7 +155,7 @@ def test_keys_move_in_time_and_the_tooltip_follows(page_of_a_burst: Path, opened
         page.keyboard.press("Enter")
         assert boxes(page)[str(name)] == boxes(page)["all threads"]
         page.keyboard.press("Escape")
-        assert page.locator("#flame-tip").is_hidden()
+        assert page.locator("#tip").is_hidden()
 
 
 def test_the_tooltip_is_at_the_pointer(page_of_a_burst: Path, opened: Opener) -> None:
@@ -166,11 +166,11 @@ def test_the_tooltip_is_at_the_pointer(page_of_a_burst: Path, opened: Opener) ->
         place = box.bounding_box()
         page.mouse.move(place["x"] + place["width"] - 3, place["y"] + 5)
         assert tip(page).startswith("all threads\n21 threads")
-        shown = page.locator("#flame-tip").bounding_box()
+        shown = page.locator("#tip").bounding_box()
         assert shown["x"] + shown["width"] <= 390
         assert 0 < shown["y"] - place["y"] < 60
         page.mouse.move(place["x"], place["y"] - 200)
-        assert page.locator("#flame-tip").is_hidden()
+        assert page.locator("#tip").is_hidden()
 
 
 @pytest.mark.needs("pdftotext")

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.needs("chromium", "web"), pytest.mark.slow]
 
+CASES = Path(__file__).resolve().parents[2] / "docs" / "cases"
 TABBABLE = (
     "a[href], button, input, select, summary, [tabindex='0']"  # radio buttons: one of a group
 )
@@ -222,6 +224,36 @@ def test_a_menu_says_that_there_is_more(tmp_path: Path, opened: Opener) -> None:
         assert page.locator(".top nav.more").count() == 0
 
 
+def test_a_phone_shows_a_thread_as_a_block(tmp_path: Path, opened: Opener) -> None:
+    path = saved(busy(), tmp_path / "stall.jsonl.zst")
+    with opened(report(tmp_path, path), width=390) as page:
+        row = page.locator("#thread-table tbody tr").first
+        place = row.bounding_box()
+        assert place["width"] < 390
+        assert place["height"] < 320
+        cells = row.locator("td")
+        label = "e => getComputedStyle(e, '::before').content"
+        assert cells.first.evaluate(label) == '"Thread"'
+        for cell in cells.all():
+            if cell.is_visible():
+                box = cell.bounding_box()
+                assert box["x"] + box["width"] <= 390
+        page.locator("th[data-key=tid] button").click()
+        assert cells.first.inner_text() == "100"
+
+
+def test_the_whole_text_of_a_box_is_at_the_pointer(tmp_path: Path, opened: Opener) -> None:
+    path = saved(busy(), tmp_path / "stall.jsonl.zst")
+    with opened(report(tmp_path, path)) as page:
+        page.emulate_media(reduced_motion="reduce")
+        page.locator("#drawing .node").last.hover()
+        said = page.locator("#tip").inner_text()
+        assert said.startswith("20 threads\n")
+        assert "threads 101, 102, 103" in said
+        page.keyboard.press("Escape")
+        assert page.locator("#tip").is_hidden()
+
+
 def test_a_phone_shows_the_statement_of_an_incident_first(tmp_path: Path, opened: Opener) -> None:
     with opened(incident_of(tmp_path, 3, 10**9), width=390) as page:
         page.set_viewport_size({"width": 390, "height": 844})
@@ -267,6 +299,22 @@ def test_all_that_acts_is_reached_by_tab_with_a_visible_focus(
             sorted(seen),
         )
         assert missed == []
+
+
+@pytest.mark.needs("pdftotext")
+@pytest.mark.parametrize("case", ["one", "three"])
+def test_a_real_burst_is_four_pages_on_paper(case: str, tmp_path: Path, opened: Opener) -> None:
+    words = [CASES / "deadlock-check.jsonl.zst"] * (1 if case == "one" else 3)
+    with opened(report(tmp_path, *words)) as page:
+        page.pdf(path=tmp_path / "report.pdf", format="A4")
+        assert page.locator("#thread-table tbody tr").count() == 190, "all are back"
+    done = subprocess.run(
+        ["pdftotext", "-layout", tmp_path / "report.pdf", "-"], capture_output=True, check=True
+    )
+    text = done.stdout.decode()
+    assert "175 more are in the file." in text
+    assert "What the numbers mean" in text
+    assert text.count("\f") <= 4
 
 
 @pytest.mark.needs("axe")

@@ -5,18 +5,17 @@
 import { byId, clock, make, onTyping, threadsText } from "./dom.js";
 import { picture, since } from "./flamedraw.js";
 import { atPath, boxes, moments, path, walk } from "./flametree.js";
-import { Tip } from "./tip.js";
 
 const MOST_TABLE_ROWS = 30;
 const TABLE_FRAMES = 8;
 const OPTIONS = ["time", "cpu", "inverted", "idle"];
 
 export class Flame {
-	constructor(data, link) {
+	constructor(data, link, tip) {
 		this.data = data;
 		this.link = link;
 		this.box = byId("flame-chart");
-		this.tip = new Tip(byId("flame-tip"));
+		this.tip = tip;
 		this.focused = null;
 		this.search = byId("flame-search");
 		this.difference = byId("flame-difference");

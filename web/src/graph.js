@@ -47,6 +47,12 @@ function wrapped(text, style, room, rows) {
 // The name of a button begins with the text that is seen in it.
 const visible = (at) => at.lines.map((line) => line.text).join(" ");
 const noteOf = (node) => node.note + (node.state ? `; ${node.state}` : "");
+// What a box has no room for.
+function rest(node) {
+	const tids = node.tids.length > 1 ? `threads ${node.tids.join(", ")}${node.count > node.tids.length ? ", …" : ""}` : "";
+	return [noteOf(node), node.file, node.query, tids].filter(Boolean).join("\n");
+}
+
 const whole = (node) => [node.text, noteOf(node), node.file, node.query].filter(Boolean).join("\n");
 
 function onPress(element, act) {
@@ -59,8 +65,9 @@ function onPress(element, act) {
 }
 
 export class Graph {
-	constructor(data, choose) {
+	constructor(data, choose, tip) {
 		this.data = data;
+		this.tip = tip;
 		this.choose = choose;
 		this.box = byId("drawing");
 		this.tree = byId("tree");
@@ -151,15 +158,15 @@ export class Graph {
 			"aria-label": node.tids.length ? `${visible(at)}: show its threads in the table` : null,
 		});
 		if (node.tids.length) this.answer(g, node.tids);
-		const tids = node.tids.length > 1 ? `\nthreads ${node.tids.join(", ")}${node.count > node.tids.length ? ", …" : ""}` : "";
+		g.addEventListener("pointermove", (event) => this.tip.show([node.text, rest(node)], () => [event.clientX, event.clientY]));
+		g.addEventListener("pointerleave", () => this.tip.hide());
 		g.append(
-			draw("title", {}, `${whole(node)}${tids}`),
 			draw("rect", { width: at.width, height: at.height, rx: node.kind === "lock" ? at.height / 2.4 : 5 }),
 		);
 		if (node.kind === "group" && node.count > 1)
 			g.prepend(draw("rect", { class: "behind", x: 4, y: 4, width: at.width, height: at.height, rx: 5 }));
 		at.lines.forEach((line, i) => {
-			g.append(draw("text", { class: line.class, x: at.inset, y: PADDING + LINE * (i + 0.75) }, line.text));
+			g.append(draw("text", { class: line.class, x: at.inset, y: PADDING + LINE * (i + 0.75) }, line.text), " ");
 		});
 		return g;
 	}

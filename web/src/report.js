@@ -11,6 +11,7 @@ import { onPrint } from "./print.js";
 import { Stacks } from "./stacks.js";
 import { Theme } from "./theme.js";
 import { Threads } from "./threads.js";
+import { Tip } from "./tip.js";
 import { Timeline } from "./timeline.js";
 import { byId } from "./dom.js";
 import { startCopy } from "./copy.js";
@@ -69,8 +70,9 @@ function startPicker() {
 }
 
 startPicker();
+const tip = new Tip(byId("tip"));
 const threads = new Threads(data, link);
-parts.push(new Graph(data, (tids) => threads.choose(tids)), new Flame(data, link), new Stacks(data), threads);
+parts.push(new Graph(data, (tids) => threads.choose(tids), tip), new Flame(data, link, tip), new Stacks(data), threads);
 if (byId("plots")) parts.push(new Timeline(data, select));
 new Theme(() => parts.forEach((part) => part.recolour?.()));
 onPrint(parts);

@@ -17,12 +17,13 @@ export class Tip {
 		[title.textContent, text.textContent] = lines;
 		this.at = at;
 		this.stays = stays;
+		this.scrolled = scrollY; // an event of before comes after
 		this.place();
 	}
 
 	// What the keyboard has selected moves with the page; under the pointer is something else then.
 	follow() {
-		if (this.element.hidden) return;
+		if (this.element.hidden || scrollY === this.scrolled) return;
 		if (this.stays) this.place();
 		else this.hide();
 	}
