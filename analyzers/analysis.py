@@ -23,6 +23,7 @@ __all__ = [
     "Group",
     "Impact",
     "Link",
+    "Moment",
     "Seen",
     "Share",
     "Signs",
@@ -49,6 +50,15 @@ class Group(msgspec.Struct, frozen=True):
     threads: tuple[int, ...] = ()
     """Indexes into Capture.threads."""
     idle: bool = False
+
+
+class Moment(msgspec.Struct, frozen=True):
+    """What all threads did in one capture of a burst. ``ran``: the stacks that the samples since
+    the capture before show, and how many samples have each."""
+
+    time_ns: int | None
+    groups: tuple[Group, ...]
+    ran: tuple[tuple[int, tuple[str, ...]], ...] = ()
 
 
 class Share(msgspec.Struct, frozen=True):
@@ -291,6 +301,9 @@ class Analysis(msgspec.Struct, frozen=True):
     """Of the verdict; None: nothing says it."""
     endings: tuple[Ending, ...] = ()
     """Of the verdict, the surest first; empty: nothing that can be pasted ends it."""
+    moments: tuple[Moment, ...] = ()
+    """Where they were asked for: the captures that the verdict is drawn from, in the order of
+    time."""
     waiting_in: tuple[WaiterGroup, ...] = ()
     """Where threads wait for what others hold, or have work and wait; most first. ``frames`` as in
     ``places``."""

@@ -24,7 +24,7 @@ from stallscope.analyzers import (
     verdict,
     waits,
 )
-from stallscope.analyzers.analysis import Analysis, WaiterGroup
+from stallscope.analyzers.analysis import Analysis, Moment, WaiterGroup
 from stallscope.analyzers.catalog import Catalog
 from stallscope.analyzers.graph import Graph
 from stallscope.analyzers.merge import Merged, merge
@@ -49,6 +49,8 @@ class Options(msgspec.Struct, frozen=True):
     grouping: groups.Grouping = groups.Grouping()
     min_confidence: float = 0.4
     max_findings: int = 20
+    moments: bool = False
+    """Keep what all threads did in each capture."""
     fit: naming.Fit | None = None
     """What the confidence is made with; None: the package's own."""
 
@@ -112,6 +114,7 @@ def analyze_together(
         findings=tuple(findings[: options.max_findings]),
         cpu=use,
         captures=len(captures),
+        moments=tuple(_moment(view, catalog) for view in views) if options.moments else (),
         age=age.of(scenes[at], findings[0]) if findings else None,
         endings=endings.of(scenes[at], findings[0], analysis.server, analysis.version)
         if findings
@@ -153,6 +156,17 @@ def _view(capture: Capture, shapes: Shapes, catalog: Catalog) -> _View:
         for index, state in enumerate(states)
     )
     return _View(capture, stacks, states, links, links.cycles())
+
+
+def _moment(view: _View, catalog: Catalog) -> Moment:
+    ran: Counter[tuple[str, ...]] = Counter()
+    for sample, shape in zip(view.capture.samples, view.stacks.samples, strict=True):
+        ran[shape.frames] += sample.count
+    return Moment(
+        time_ns=view.capture.time_ns,
+        groups=groups.group(view.capture, view.stacks, view.states, catalog),
+        ran=tuple((count, frames) for frames, count in ran.most_common()),
+    )
 
 
 def _shown(captures: Sequence[Capture], at: int) -> Capture:

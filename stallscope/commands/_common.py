@@ -105,9 +105,10 @@ def analyze(
     *,
     grouping: groups.Grouping,
     inputs: tuple[dict[str, str | int], ...],
+    moments: bool = False,
 ) -> Analysis:
     """Analyze one capture and group its threads as the user asked."""
-    options = engine.Options(grouping=grouping)
+    options = engine.Options(grouping=grouping, moments=moments)
     analysis = engine.analyze(capture, signatures, options=options)
     return msgspec.structs.replace(analysis, inputs=inputs)
 

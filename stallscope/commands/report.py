@@ -116,7 +116,8 @@ def _add_incident(builder: Builder, stored: StoredIncident, signatures: catalog.
             whole = False
             break
         whole &= not capture.partial
-        builder.add(engine.analyze(capture, signatures), Entry(entry.file, entry.reason))
+        analysis = engine.analyze(capture, signatures, options=engine.Options(moments=True))
+        builder.add(analysis, Entry(entry.file, entry.reason))
     if not len(builder):
         raise StallscopeError(f"{stored.path}: none of its captures can be read")
     for note in (*stored.incident.notes, *stored.notes):
@@ -152,6 +153,7 @@ def _add_input(
             signatures,
             grouping=groups.Grouping(),
             inputs=({"path": str(word), "format": form, "captures": 1},),
+            moments=True,
         )
         builder.add(analysis, Entry(str(capture.path or word), reason))
     if len(builder) == before:

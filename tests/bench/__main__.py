@@ -28,6 +28,7 @@ from tests.bench import (
     fit,
     inproc,
     introspection,
+    lighthouse,
     overhead,
     pause,
     probes,
@@ -79,6 +80,8 @@ verdict  whether one burst names a live stall, and is silent without one: stalls
 endings  whether the statement that the first lines print ends a live stall; --only NAME of one
          (scripts/stall --help)
 report   how long the HTML report takes to write and to open in Chromium, and its size (no root)
+lighthouse
+         what Lighthouse says of the report's accessibility: a score of 100 (no root)
 soak     what the tool holds after thousands of captures and after hours: captures, agent (of
          --minutes); and what it does with very much: scale, churn, servers
 cli      how soon a command starts, and what exports cost: start, export (no root)
@@ -101,13 +104,14 @@ BENCHES: dict[str, Callable[..., Iterator[Section]]] = {
     "fit": fit.sections,
     "inproc": inproc.sections,
     "introspection": introspection.sections,
+    "lighthouse": lighthouse.sections,
     "overhead": overhead.sections,
     "probes": probes.sections,
     "soak": endurance.sections,
     "top": top.sections,
     "verdict": verdict.sections,
 }
-ROOTLESS = {"accuracy", "analyze", "cli", "fit", "report"}
+ROOTLESS = {"accuracy", "analyze", "cli", "fit", "lighthouse", "report"}
 ANY_SERVER = {"inproc", "probes"}
 LENGTHS = {
     "inproc": inproc.SOAK_MINUTES,

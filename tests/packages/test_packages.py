@@ -212,7 +212,7 @@ def test_the_sbom_names_all_parts(built: Builder, what: str) -> None:
     for name in re.findall(r"^([\w.-]+)==(?!.*win32)", lock, re.M):
         wanted = {name, name.replace("-", "."), name.replace("-", "_")}
         assert wanted & named, name
-    assert {"d3-flame-graph", "uplot"} <= named
+    assert {"@dagrejs/dagre", "uplot"} <= named
     assert any(name.startswith("libbpf") for name in named)
     if what == "tar":
         assert {"libc6", "libssl3", "libpython3.11-stdlib"} <= named

@@ -27,7 +27,9 @@ SHOTS = (
     ("report-dark", 1280, 1360, "dark"),
     ("report-narrow", 390, 1360, "light"),
 )
-SECTIONS = ("graph", "flame")
+SECTIONS = ("timeline", "graph", "flame", "stacks", "threads")
+SIZES = (("", 1280, 1700), ("-narrow", 390, 2400))
+"""Each section on a desk and on a phone; so high that the menu, which stays, covers nothing."""
 
 
 def stallscope(*words: str | Path) -> str:
@@ -56,16 +58,24 @@ def captures(folder: Path) -> list[Path]:
     return made
 
 
-def pictures(page: Path, out: Path) -> None:
+def pictures(page: Path, comparison: Path, out: Path) -> None:
     """Take them with Debian's Chromium."""
     out.mkdir(parents=True, exist_ok=True)
     with chromium() as browser:
         for name, width, height, scheme in SHOTS:
             with quiet_page(browser, page, width=width, height=height, scheme=scheme) as tab:
                 tab.screenshot(path=out / f"{name}.png")
-        with quiet_page(browser, page, height=1600) as tab:
-            for section in SECTIONS:
-                tab.locator(f"#{section}").screenshot(path=out / f"report-{section}.png")
+        for suffix, width, height in SIZES:
+            with quiet_page(browser, page, width=width, height=height) as tab:
+                for section in SECTIONS:
+                    tab.locator(f"#{section}").screenshot(
+                        path=out / f"report-{section}{suffix}.png"
+                    )
+                tab.locator("#flame-time").check()
+                tab.locator("#flame").screenshot(path=out / f"report-flame-time{suffix}.png")
+            with quiet_page(browser, comparison, width=width, height=1360) as tab:
+                tab.screenshot(path=out / f"report-diff{suffix}.png")
+        with quiet_page(browser, page) as tab:
             paper = page.with_suffix(".pdf")
             tab.pdf(path=paper, format="A4")
     subprocess.run(
@@ -85,7 +95,9 @@ def main() -> int:
             files = captures(Path(name, str(attempt)))
             # The lock changes hands quickly: sometimes no capture shows its holder.
             if "blocked by" in stallscope("report", *files, "-o", page, "--force"):
-                pictures(page, options.out)
+                both = Path(name, "diff.html")
+                stallscope("report", files[0], files[1], "--compare", "-o", both, "--force")
+                pictures(page, both, options.out)
                 return 0
     raise SystemExit(f"in none of {ATTEMPTS} stalls was a blocker found")
 

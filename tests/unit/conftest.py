@@ -3,13 +3,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from stallscope.analyzers import catalog
 from tests.unit.scenes import Analyze
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+    from tests.unit.reportpages import Opener
 
 __all__: list[str] = []
 
@@ -47,3 +54,21 @@ def fake_probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "stallscope-probe"
     monkeypatch.setenv("STALLSCOPE_PROBE", str(path))
     return path
+
+
+@pytest.fixture(scope="module")
+def browser(require: Callable[..., None]) -> Iterator[Browser]:
+    """Run a browser for the tests of a module."""
+    require("chromium", "web")
+    from tests.support.browser import chromium
+
+    with chromium() as running:
+        yield running
+
+
+@pytest.fixture
+def opened(browser: Browser) -> Opener:
+    """Return what opens a page, and fails at its end if it was not quiet."""
+    from tests.support.browser import quiet_page
+
+    return lambda path, **options: quiet_page(browser, path, **options)

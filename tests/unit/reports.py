@@ -10,7 +10,8 @@ import msgspec
 
 from stallscope.analyzers import catalog, engine
 from stallscope.model import capturefile
-from stallscope.model.capture import Capture, Frame, LockKind, Note, Thread
+from stallscope.model.capture import BurstEnd, Capture, Frame, LockKind, Note, Thread
+from stallscope.model.capture import Sample as Sampled
 from stallscope.model.incident import CaptureEntry, Fired, Incident, TargetEntry
 from stallscope.model.samples import Sample
 from stallscope.reporters.html import assets
@@ -19,7 +20,16 @@ from stallscope.reporters.html.page import Builder
 from stallscope.store import Store
 from tests.unit.captures import convoy, stack
 
-__all__ = ["START_NS", "busy", "hostile", "rendered", "saved", "store_incident", "waits_line"]
+__all__ = [
+    "START_NS",
+    "burst",
+    "busy",
+    "hostile",
+    "rendered",
+    "saved",
+    "store_incident",
+    "waits_line",
+]
 
 START_NS = 1_795_261_984_250_000_000
 _STATEMENT = "SELECT c FROM sbtest1 WHERE id = ?"
@@ -44,6 +54,25 @@ def busy(waiters: int = 20, *, time_ns: int = START_NS) -> Capture:
     ]
     threads += [Thread(tid=2000 + i, frames=idle, name="mysqld", state="S") for i in range(5)]
     return msgspec.structs.replace(capture, threads=tuple(threads), time_ns=time_ns, trigger=None)
+
+
+def burst(*moments: Capture, ran: str = "", apart_ns: int = 30 * 10**6) -> Capture:
+    """Return a burst of these captures; ``ran``: functions that were on a CPU between them."""
+    begin = moments[0].time_ns or START_NS
+    samples = (Sampled(0, 100, frames=stack(*ran.split(", ")), count=6),) if ran else ()
+    timed = [
+        msgspec.structs.replace(
+            capture,
+            moment=number,
+            time_ns=begin + number * apart_ns,
+            samples=samples if number else (),
+            sample_period_ns=10**6 if samples and number else 0,
+            sample_window_ns=apart_ns if samples and number else 0,
+        )
+        for number, capture in enumerate(moments)
+    ]
+    end = BurstEnd(wanted=len(timed), taken=len(timed))
+    return msgspec.structs.replace(timed[0], later=tuple(timed[1:]), burst=end)
 
 
 def saved(capture: Capture, path: Path) -> Path:

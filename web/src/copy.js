@@ -2,21 +2,30 @@
 // Buttons that copy the text of the element that they name. A page from a file may have no clipboard
 // of its own: then the text is selected, for the keyboard.
 
+import { make } from "./dom.js";
+
 const SHOWN_MS = 1500;
 
 export function startCopy() {
 	document.addEventListener("click", (event) => {
 		const button = event.target.closest?.("button.copy");
-		if (button) copy(button);
+		const source = button?.parentElement.querySelector("[data-copy]");
+		if (source) copy(source.textContent, source, button);
 	});
 }
 
-async function copy(button) {
-	const source = button.parentElement.querySelector("[data-copy]");
-	if (!source) return;
+// Copies a text that no element of the page has; label: what says that it is done.
+export async function copyText(text, label) {
+	const source = make("pre", { class: "away" }, text);
+	document.body.append(source);
+	await copy(text, source, label);
+	source.remove();
+}
+
+async function copy(text, source, label) {
 	let done = false;
 	try {
-		await navigator.clipboard.writeText(source.textContent);
+		await navigator.clipboard.writeText(text);
 		done = true;
 	} catch {
 		const range = document.createRange();
@@ -29,7 +38,7 @@ async function copy(button) {
 			done = false;
 		}
 	}
-	const before = button.textContent;
-	button.textContent = done ? "Copied" : "Selected";
-	setTimeout(() => (button.textContent = before), SHOWN_MS);
+	const before = label.textContent;
+	label.textContent = done ? "Copied" : "Selected";
+	setTimeout(() => (label.textContent = before), SHOWN_MS);
 }

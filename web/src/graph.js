@@ -3,6 +3,7 @@
 
 import dagre from "@dagrejs/dagre";
 
+import { copyText } from "./copy.js";
 import { byId, draw, make } from "./dom.js";
 
 const WIDTH = 230;
@@ -10,6 +11,7 @@ const PADDING = 10;
 const LINE = 16;
 const LOCK_PADDING = 18;
 const FRAME = 6;
+const COPY = 52; // width of the button in a box
 const MOST = 400; // letters: no three lines hold more
 // As report.css has them: text in SVG does not wrap, so it is measured before it is drawn.
 const FONTS = { title: "650 13px", note: "12px", sql: "11px" };
@@ -42,9 +44,30 @@ function wrapped(text, style, room, rows) {
 	return [...lines, rest].filter((line) => line).map((line) => ({ text: line, class: style }));
 }
 
+// The name of a button begins with the text that is seen in it.
+const visible = (at) => at.lines.map((line) => line.text).join(" ");
+const noteOf = (node) => node.note + (node.state ? `; ${node.state}` : "");
+// What a box has no room for.
+function rest(node) {
+	const tids = node.tids.length > 1 ? `threads ${node.tids.join(", ")}${node.count > node.tids.length ? ", …" : ""}` : "";
+	return [noteOf(node), node.file, node.query, tids].filter(Boolean).join("\n");
+}
+
+const whole = (node) => [node.text, noteOf(node), node.file, node.query].filter(Boolean).join("\n");
+
+function onPress(element, act) {
+	element.addEventListener("click", act);
+	element.addEventListener("keydown", (event) => {
+		if (event.key !== "Enter" && event.key !== " ") return;
+		event.preventDefault();
+		act();
+	});
+}
+
 export class Graph {
-	constructor(data, choose) {
+	constructor(data, choose, tip) {
 		this.data = data;
+		this.tip = tip;
 		this.choose = choose;
 		this.box = byId("drawing");
 		this.tree = byId("tree");
@@ -75,8 +98,9 @@ export class Graph {
 			const inset = node.kind === "lock" ? LOCK_PADDING : PADDING;
 			const room = WIDTH - 2 * inset;
 			const lines = [
-				...wrapped(node.text, "title", room, 2),
-				...wrapped(node.note + (node.state ? `; ${node.state}` : ""), "note", room, 3),
+				...wrapped(node.text, "title", node.tids.length ? room - COPY : room, 2),
+				...wrapped(noteOf(node), "note", room, 3),
+				...wrapped(node.file ?? "", "note", room, 2),
 				...wrapped(node.query ?? "", "sql", room, 2),
 			];
 			layout.setNode(String(number), { lines, inset, width: WIDTH, height: lines.length * LINE + 2 * PADDING });
@@ -103,7 +127,11 @@ export class Graph {
 					draw("path", { d: "M0 0L8 4L0 8z" }))),
 		);
 		for (const [one, other, count, source] of graph.links) svg.append(...this.link(layout, one, other, count, source));
-		graph.nodes.forEach((node, number) => svg.append(this.node(node, layout.node(String(number)))));
+		graph.nodes.forEach((node, number) => {
+			const at = layout.node(String(number));
+			svg.append(this.node(node, at));
+			if (node.tids.length) svg.append(this.copyButton(node, at));
+		});
 		return svg;
 	}
 
@@ -127,34 +155,44 @@ export class Graph {
 			transform: `translate(${left.toFixed(1)} ${top.toFixed(1)})`,
 			role: node.tids.length ? "button" : null,
 			tabindex: node.tids.length ? 0 : null,
-			"aria-label": node.tids.length ? `${node.text}: show its threads in the table` : null,
+			"aria-label": node.tids.length ? `${visible(at)}: show its threads in the table` : null,
 		});
 		if (node.tids.length) this.answer(g, node.tids);
-		const tids = node.tids.length > 1 ? `\nthreads ${node.tids.join(", ")}${node.count > node.tids.length ? ", …" : ""}` : "";
+		g.addEventListener("pointermove", (event) => this.tip.show([node.text, rest(node)], () => [event.clientX, event.clientY]));
+		g.addEventListener("pointerleave", () => this.tip.hide());
 		g.append(
-			draw("title", {}, `${node.text}\n${node.note}${tids}${node.query ? `\n${node.query}` : ""}`),
 			draw("rect", { width: at.width, height: at.height, rx: node.kind === "lock" ? at.height / 2.4 : 5 }),
 		);
 		if (node.kind === "group" && node.count > 1)
 			g.prepend(draw("rect", { class: "behind", x: 4, y: 4, width: at.width, height: at.height, rx: 5 }));
 		at.lines.forEach((line, i) => {
-			g.append(draw("text", { class: line.class, x: at.inset, y: PADDING + LINE * (i + 0.75) }, line.text));
+			g.append(draw("text", { class: line.class, x: at.inset, y: PADDING + LINE * (i + 0.75) }, line.text), " ");
 		});
 		return g;
 	}
 
+	// Beside its box, not in it: a button has no buttons.
+	copyButton(node, at) {
+		const width = COPY - 6;
+		const x = at.x + at.width / 2 - width - 5;
+		const label = draw("text", { x: width / 2, y: 12, "text-anchor": "middle" }, "Copy");
+		const g = draw("g", {
+			class: "copybox",
+			transform: `translate(${x.toFixed(1)} ${(at.y - at.height / 2 + 5).toFixed(1)})`,
+			role: "button",
+			tabindex: 0,
+			"aria-label": `Copy the text of ${node.text}`,
+		}, draw("rect", { width, height: 17, rx: 4 }), label);
+		onPress(g, () => copyText(whole(node), label));
+		return g;
+	}
+
 	answer(g, tids) {
-		const pick = () => {
+		onPress(g, () => {
 			for (const other of this.box.querySelectorAll(".node.chosen")) other.classList.remove("chosen");
 			g.classList.add("chosen");
 			this.choose(tids);
 			byId("threads").scrollIntoView();
-		};
-		g.addEventListener("click", pick);
-		g.addEventListener("keydown", (event) => {
-			if (event.key !== "Enter" && event.key !== " ") return;
-			event.preventDefault();
-			pick();
 		});
 	}
 
@@ -174,7 +212,7 @@ export class Graph {
 				const node = graph.nodes[number];
 				this.tree.append(
 					make("li", { class: `depth-${Math.min(depth, 8)}` }, make("b", {}, node.text), " ",
-						make("span", { class: "dim" }, node.note + (node.state ? `; ${node.state}` : ""))),
+						make("span", { class: "dim" }, [noteOf(node), node.file, node.query].filter(Boolean).join("; "))),
 				);
 				for (const child of [...(below.get(number) ?? [])].reverse()) stack.push([depth + 1, child]);
 			}

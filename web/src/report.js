@@ -6,10 +6,12 @@ import "uplot/dist/uPlot.min.css";
 import { Data } from "./data.js";
 import { Flame } from "./flame.js";
 import { Graph } from "./graph.js";
+import { startNav } from "./nav.js";
 import { onPrint } from "./print.js";
 import { Stacks } from "./stacks.js";
 import { Theme } from "./theme.js";
 import { Threads } from "./threads.js";
+import { Tip } from "./tip.js";
 import { Timeline } from "./timeline.js";
 import { byId } from "./dom.js";
 import { startCopy } from "./copy.js";
@@ -68,12 +70,14 @@ function startPicker() {
 }
 
 startPicker();
+const tip = new Tip(byId("tip"));
 const threads = new Threads(data, link);
-parts.push(new Graph(data, (tids) => threads.choose(tids)), new Flame(data), new Stacks(data), threads);
+parts.push(new Graph(data, (tids) => threads.choose(tids), tip), new Flame(data, link, tip), new Stacks(data), threads);
 if (byId("plots")) parts.push(new Timeline(data, select));
 new Theme(() => parts.forEach((part) => part.recolour?.()));
 onPrint(parts);
 startCopy();
+startNav();
 const asked = link.number("capture");
 select(asked !== null && asked <= data.captures.length ? asked - 1 : current);
 threads.restore();

@@ -4,7 +4,7 @@
 import { byId } from "./dom.js";
 
 const STEPS = ["system", "light", "dark"];
-const NAMES = { system: "system setting", light: "light", dark: "dark" };
+const NAMES = { system: "Auto", light: "Light", dark: "Dark" };
 
 export class Theme {
 	constructor(changed) {
@@ -19,8 +19,8 @@ export class Theme {
 		this.now = theme;
 		if (theme === "system") delete document.documentElement.dataset.theme;
 		else document.documentElement.dataset.theme = theme;
-		this.button.setAttribute("aria-label", `Colours: ${NAMES[theme]}`);
-		this.button.textContent = { system: "Auto", light: "Light", dark: "Dark" }[theme];
+		this.button.setAttribute("aria-label", `${NAMES[theme]}: colours${theme === "system" ? " of the system" : ""}`);
+		this.button.textContent = NAMES[theme];
 		this.changed();
 	}
 }

@@ -5,7 +5,8 @@ import { stateOrder } from "./data.js";
 import { byId, make, onTyping } from "./dom.js";
 
 const STEP = 200;
-const PRINTED = 40;
+const PRINTED = 15;
+const MOST_ON_PAPER = 90;
 const MOST_CHOSEN = 200;
 const MOST_OF_CELL = 200;
 const NUMBERS = new Set(["tid", "connection", "waited"]);
@@ -19,6 +20,7 @@ export class Threads {
 		this.note.querySelector("button").addEventListener("click", () => this.choose([]));
 		this.body = document.querySelector("#thread-table tbody");
 		this.heads = [...document.querySelectorAll("#thread-table th")];
+		this.labels = new Map(this.heads.map((head) => [head.dataset.key, head.textContent.trim()]));
 		this.search = byId("thread-search");
 		this.states = [...document.querySelectorAll("#thread-states input")];
 		this.sorted = { key: "status", down: false };
@@ -126,16 +128,25 @@ export class Threads {
 	td(row, key) {
 		const text = this.cell(row, key);
 		const kind = NUMBERS.has(key) ? "n" : key === "query" || key === "place" ? "code" : null;
-		const cut = text.length > MOST_OF_CELL;
-		return make("td", { class: kind, title: cut ? text : null }, cut ? `${text.slice(0, MOST_OF_CELL)}…` : text);
+		const most = this.printing ? MOST_ON_PAPER : MOST_OF_CELL;
+		const cut = text.length > most;
+		return make("td", { class: kind, title: cut ? text : null, "data-label": this.labels.get(key) }, cut ? `${text.slice(0, most)}…` : text);
 	}
 
+	// Paper has the first threads; the file has them all.
 	print() {
 		const limit = this.limit;
 		this.limit = PRINTED;
+		this.printing = true;
 		this.redraw();
+		const left = this.rows().length - PRINTED;
+		if (left > 0) {
+			const columns = this.keys.length - this.empty.size;
+			this.body.append(make("tr", {}, make("td", { colspan: columns, "data-label": "" }, `${left} more are in the file.`)));
+		}
 		return () => {
 			this.limit = limit;
+			this.printing = false;
 			this.redraw();
 		};
 	}

@@ -4,6 +4,7 @@
 import uPlot from "uplot";
 
 import { byId, clock, make } from "./dom.js";
+import { Marks } from "./marks.js";
 
 const HEIGHT = 112;
 const MOST_AT_FIRST = 5;
@@ -17,20 +18,18 @@ function ticks(u, splits) {
 export class Timeline {
 	constructor(data, select) {
 		this.data = data;
-		this.select = select;
 		this.box = byId("plots");
-		this.marks = byId("marks");
 		this.plots = [];
 		this.series = this.collect();
 		this.range = this.extent();
 		this.chosen = this.first();
 		if (!this.range) {
 			byId("timeline").querySelector("p.only-js").hidden = true;
-			this.marks.hidden = true;
+			byId("marks").hidden = true;
 			return;
 		}
 		this.offerMore();
-		this.drawMarks();
+		this.marks = new Marks(data, select);
 		let width = 0;
 		new ResizeObserver(() => {
 			const now = this.box.clientWidth;
@@ -49,9 +48,10 @@ export class Timeline {
 				found.set(found.has(name) ? `${name} (${table.source})` : name, { x: table.time.map((t) => t / 1000), y: values });
 		const timed = this.data.captures.filter((capture) => capture.time !== null);
 		timed.sort((a, b) => a.time - b.time);
-		if (timed.length > 1)
+		// Two points are no course, and a chart of zeros shows nothing.
+		if (timed.length > 2)
 			["waiting", "running", "idle"].forEach((state, i) => {
-				found.set(`threads ${state}, in captures`, {
+				if (timed.some((capture) => capture.states[i])) found.set(`threads ${state}, in captures`, {
 					x: timed.map((capture) => capture.time / 1000),
 					y: timed.map((capture) => capture.states[i]),
 					points: true,
@@ -108,15 +108,20 @@ export class Timeline {
 		return Object.hasOwn(this.data.titles, name) ? `${this.data.titles[name]} (${name})` : name;
 	}
 
+	caption(name) {
+		const threshold = this.threshold(name);
+		return this.title(name) + (threshold === null ? "" : `; threshold ${threshold}`);
+	}
+
 	plot(name) {
 		const item = this.series.get(name);
-		const holder = make("figure", { class: "plot" }, make("figcaption", {}, this.title(name)));
+		const holder = make("figure", { class: "plot" }, make("figcaption", {}, this.caption(name)));
 		this.box.append(holder);
 		const range = this.range;
 		const threshold = this.threshold(name);
 		const axis = { stroke: colour("--dim"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false }, font: "11px system-ui, sans-serif" };
 		const last = item.y.filter((v) => v !== null).at(-1);
-		holder.setAttribute("aria-label", `${this.title(name)}, last ${last}`);
+		holder.setAttribute("aria-label", `${this.caption(name)}, last ${last}`);
 		return new uPlot(
 			{
 				width: this.box.clientWidth,
@@ -135,6 +140,7 @@ export class Timeline {
 						stroke: colour("--accent"),
 						fill: item.points ? undefined : colour("--accent-soft"),
 						width: 1.5,
+						paths: item.points ? () => null : undefined, // nothing is known of the time between
 						points: { show: Boolean(item.points) || item.x.length < 30, size: 6 },
 						spanGaps: true,
 					},
@@ -158,7 +164,7 @@ export class Timeline {
 	value(u, name, holder) {
 		const at = u.cursor.idx;
 		const now = at === null || at === undefined ? "" : `: ${u.data[1][at] ?? "?"} at ${clock(u.data[0][at] * 1000)}`;
-		holder.querySelector("figcaption").textContent = this.title(name) + now;
+		holder.querySelector("figcaption").textContent = this.caption(name) + now;
 	}
 
 	// Zooming one plot zooms all, and the marks with them.
@@ -212,66 +218,26 @@ export class Timeline {
 		ctx.restore();
 	}
 
-	drawMarks() {
-		this.buttons = this.data.captures.map((capture, number) => {
-			const what = capture.signature ?? (capture.stall ? "unknown stall" : "no stall");
-			const when = capture.time === null ? "" : ` at ${clock(capture.time)}`;
-			const button = make("button", {
-				type: "button",
-				class: `mark ${capture.stall ? "bad" : "good"}`,
-				"data-mark": number,
-				tabindex: -1,
-				title: `Capture ${number + 1}${when}: ${what}, ${capture.states[0]} waiting`,
-				"aria-label": `Capture ${number + 1}${when}: ${what}`,
-			}, String(number + 1));
-			button.hidden = capture.time === null;
-			button.addEventListener("click", () => this.select(number));
-			return button;
-		});
-		this.marks.append(...this.buttons);
-		this.marks.addEventListener("keydown", (event) => {
-			const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-			if (!step) return;
-			const next = this.buttons[this.number + step];
-			if (next && !next.hidden) {
-				this.select(this.number + step);
-				next.focus();
-			}
-			event.preventDefault();
-		});
-	}
-
-	// Puts the marks above the plots, and says a number only where there is room for it.
-	place() {
+	place(forPaper = false) {
 		const plot = this.plots[0];
 		const full = this.box.clientWidth;
 		const left = plot ? plot.bbox.left / devicePixelRatio : 0;
 		const width = plot ? plot.bbox.width / devicePixelRatio : full;
 		const [low, high] = this.window ?? this.range;
-		let last = -Infinity;
-		this.buttons.forEach((button, number) => {
-			const { time } = this.data.captures[number];
-			if (time === null) return;
-			const x = left + (width * (time / 1000 - low)) / (high - low);
-			button.hidden = x < left - 1 || x > left + width + 1;
-			button.style.left = `${((100 * x) / full).toFixed(3)}%`; // paper is narrower
-			const crowded = x - last < 22 && number !== this.number;
-			button.classList.toggle("small", crowded);
-			if (!crowded) last = x;
-		});
+		if (full) this.marks.place({ left, width, full, low, high }, forPaper);
 	}
 
 	show(number) {
 		this.number = number;
-		if (!this.buttons) return;
-		this.buttons.forEach((button, i) => {
-			button.classList.toggle("selected", i === number);
-			button.tabIndex = i === number ? 0 : -1;
-			if (i === number) button.setAttribute("aria-current", "true");
-			else button.removeAttribute("aria-current");
-		});
-		this.place();
+		if (!this.marks) return;
+		this.marks.show(number);
 		for (const plot of this.plots) plot.redraw(false);
+	}
+
+	print() {
+		if (!this.marks) return () => {};
+		this.place(true);
+		return () => this.place();
 	}
 
 	recolour() {

@@ -8,15 +8,20 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from stallscope.model.waitkinds import IDLE_KINDS, LOCK_KINDS
+from stallscope.analyzers.names import normalize
+from stallscope.model.waitkinds import FILE_KINDS, IDLE_KINDS, LOCK_KINDS
 from stallscope.model.waitlines import Key, Notice, WaitLine
 from stallscope.reporters.html.pack import shown
 from stallscope.reporters.lines import short_name
 from stallscope.reporters.units import duration, number, size
 
-__all__ = ["Bar", "Histogram", "KeyRow", "build", "keys"]
+__all__ = ["Bar", "Histogram", "KeyRow", "build", "files", "keys"]
 
 MAX_KEYS = 30
+MOST_TICKS = 7
+"""So many labels fit below a drawing."""
+LEAST_SHARE = 0.001
+"""Of the longest wait: what has less, and was never above its threshold, is left out."""
 WIDTH, HEIGHT = 360, 96
 """Size of a drawing, in its own units."""
 
@@ -145,7 +150,7 @@ def _draw(item: _Sum) -> tuple[tuple[Bar, ...], tuple[tuple[float, str], ...]]:
                 slow=bool(limit_ns) and end >= limit_ns,
             )
         )
-    every = max(1, (high - low + 1) // 5)
+    every = -(-(high - low + 1) // MOST_TICKS)
     ticks = tuple(
         (round((power - low) * step, 2), duration((1 << power) / 1e6))
         for power in range(low, high + 1, every)
@@ -153,8 +158,19 @@ def _draw(item: _Sum) -> tuple[tuple[Bar, ...], tuple[tuple[float, str], ...]]:
     return tuple(bars), ticks
 
 
-def keys(lines: Sequence[WaitLine | Notice]) -> list[KeyRow]:
-    """Return the locks and files that were waited for longest."""
+def files(lines: Sequence[WaitLine | Notice]) -> dict[int, str]:
+    """Return what threads waited for in files when they waited longer than the threshold: TID →
+    ``fsync of /var/lib/mysql/ib_logfile0``."""
+    found: dict[int, str] = {}
+    for line in lines:
+        for key in line.keys if isinstance(line, WaitLine) else ():
+            if key.kind in FILE_KINDS:
+                found |= {w.tid: f"{key.kind} of {key.name}" for w in key.waiters if w.tid}
+    return found
+
+
+def keys(lines: Sequence[WaitLine | Notice]) -> tuple[list[KeyRow], int]:
+    """Return the locks and files that were waited for longest, and how many others there are."""
     total: dict[tuple[str, str], float] = defaultdict(float)
     count: Counter[tuple[str, str]] = Counter()
     over: Counter[tuple[str, str]] = Counter()
@@ -173,8 +189,11 @@ def keys(lines: Sequence[WaitLine | Notice]) -> list[KeyRow]:
             waiting[at] = max(waiting[at], key.in_flight)
             if at not in latest or len(key.waiters) >= len(latest[at].waiters):
                 latest[at] = key
-    ordered = sorted(latest, key=lambda at: (-max(total[at], longest[at]), at))[:MAX_KEYS]
-    return [
+    waited = {at: max(total[at], longest[at]) for at in latest}
+    least = LEAST_SHARE * max(waited.values(), default=0.0)
+    ordered = sorted(latest, key=lambda at: (-waited[at], at))
+    ordered = [at for at in ordered if waited[at] >= least or over[at] or waiting[at]][:MAX_KEYS]
+    rows = [
         KeyRow(
             kind=shown(at[0]),
             name=shown(at[1]),
@@ -189,7 +208,8 @@ def keys(lines: Sequence[WaitLine | Notice]) -> list[KeyRow]:
         )
         for at in ordered
     ]
+    return rows, len(latest) - len(rows)
 
 
 def _excerpt(frames: Sequence[str]) -> str:
-    return " < ".join(short_name(frame) for frame in frames[:8])
+    return " < ".join(short_name(normalize(frame)) for frame in frames[:8])

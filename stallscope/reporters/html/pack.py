@@ -6,12 +6,12 @@ captures of one incident are similar.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from stallscope.analyzers.analysis import Analysis
+from stallscope.analyzers.analysis import Analysis, Moment
 from stallscope.analyzers.subsystems import OTHER, Subsystems
 from stallscope.base.text import clean
 from stallscope.model.capture import Frame, Lock, Thread
@@ -22,6 +22,8 @@ from stallscope.reporters.sessions import account
 
 __all__ = [
     "MAX_FRAMES",
+    "MAX_MOMENTS_BYTES",
+    "MAX_MOMENT_STACKS",
     "MAX_QUERY",
     "MAX_TEXT",
     "SCHEMA",
@@ -39,6 +41,12 @@ MAX_TEXT = 1_000
 MAX_QUERY = 4_000
 MAX_FRAMES = 256
 """The most frames of a stack that are shown: half of them from the leaf, half from the root."""
+
+MAX_MOMENT_STACKS = 200
+"""The most stacks of one moment, those with the most threads; the rest is a number of threads."""
+MAX_MOMENTS_BYTES = 4_000_000
+"""About how much of the page the moments of all bursts may be, with the stacks that only they
+have."""
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -59,11 +67,17 @@ def shown(text: str | None, limit: int = MAX_TEXT) -> str:
     return f"{line[:limit]}… ({len(text)} characters)"
 
 
+_DIGITS = 6
+"""Of a number and its comma, on average."""
+
+
 class _Table:
     """Values by number, each once."""
 
     def __init__(self) -> None:
         self.rows: list[Any] = []
+        self.bytes = 0
+        """About how long they are on the page."""
         self._numbers: dict[Any, int] = {}
 
     def add(self, row: Any) -> int:
@@ -71,6 +85,7 @@ class _Table:
         if number is None:
             number = self._numbers[row] = len(self.rows)
             self.rows.append(row)
+            self.bytes += len(row) * (1 if isinstance(row, str) else _DIGITS)
         return number
 
 
@@ -84,12 +99,15 @@ class Packer:
         self._who, self._what = _Table(), _Table()
         self._captures: list[dict[str, Any]] = []
         self._seen: dict[str, int] = {}
+        self._moments_left = MAX_MOMENTS_BYTES
+        self.moments_left_out = 0
+        """Moments for which there was no room."""
         self._subsystem_numbers = {
             name: i for i, name in enumerate((OTHER, *(item.name for item in subsystems.items)))
         }
 
-    def add(self, analysis: Analysis, entry: Entry, verdict: str) -> None:
-        """Pack one capture."""
+    def add(self, analysis: Analysis, entry: Entry, verdict: str, files: Mapping[int, str]) -> None:
+        """Pack one capture; ``files``: what its threads waited for, by their TIDs."""
         capture = analysis.capture
         group_of = [0] * len(capture.threads)
         for group in analysis.groups:
@@ -115,7 +133,8 @@ class Packer:
             "blocker": first.blocker.tid if first and first.blocker else None,
             "who": who,
             "what": what,
-            "graph": waitgraph.build(analysis),
+            "graph": waitgraph.build(analysis, files),
+            "moments": self._moments(analysis),
         }
         counts = [thread.count for thread in capture.threads]
         if any(count != 1 for count in counts):
@@ -149,6 +168,38 @@ class Packer:
     def stack(self, frames: Sequence[str]) -> int:
         """Return the number of a stack of names for people, innermost first."""
         return self._stacks.add(tuple(self._name(name) for name in _middle(frames)))
+
+    def _moments(self, analysis: Analysis) -> list[dict[str, Any]]:
+        """Return what all threads did at each moment, while there is room for it."""
+        packed: list[dict[str, Any]] = []
+        tables = (self._texts, self._names, self._stacks)
+        for moment in analysis.moments:
+            if self._moments_left <= 0:
+                self.moments_left_out += 1
+                continue
+            before = sum(table.bytes for table in tables)
+            row = self._moment(moment)
+            numbers = len(row["stacks"]) + len(row["ran"])
+            new = sum(table.bytes for table in tables) - before
+            self._moments_left -= new + numbers * _DIGITS
+            packed.append(row)
+        return packed
+
+    def _moment(self, moment: Moment) -> dict[str, Any]:
+        groups = moment.groups[:MAX_MOMENT_STACKS]
+        stacks: list[int] = []
+        for group in groups:
+            state = self._text(counted_state(group.state))
+            stacks += (self.stack(group.frames), state, group.count)
+        ran: list[int] = []
+        for count, frames in moment.ran[:MAX_MOMENT_STACKS]:
+            ran += (self.stack(frames), count)
+        return {
+            "time": None if moment.time_ns is None else moment.time_ns / 1e6,
+            "stacks": stacks,
+            "ran": ran,
+            "left_out": sum(group.count for group in moment.groups[MAX_MOMENT_STACKS:]),
+        }
 
     def _text(self, text: str | None, limit: int = MAX_TEXT) -> int:
         """Return the number of a text; 0 is none."""

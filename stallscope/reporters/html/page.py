@@ -39,8 +39,8 @@ __all__ = ["COLUMNS", "Builder", "embedded"]
 TEMPLATES = Path(__file__).resolve().parent / "templates"
 MAX_CHANGES = 12
 STATIC_ROWS = 200
-MAX_CELL = 200
 """The most threads in the table before the script fills it."""
+MAX_CELL = 200
 COLUMNS = (
     ("tid", "Thread", True),
     ("connection", "Connection", True),
@@ -75,6 +75,7 @@ class Builder:
         self._window: timeline.Window = None
         self._tables: list[dict[str, Any]] = []
         self._lines: Sequence[WaitLine | Notice] = ()
+        self._files: dict[int, str] = {}
         self._notes: list[str] = []
 
     @property
@@ -95,8 +96,9 @@ class Builder:
         self._tables = timeline.build(samples, incident.triggers, self._window)
 
     def waits(self, lines: Sequence[WaitLine | Notice]) -> None:
-        """Add the lines of waits."""
+        """Set the lines of waits, before the captures that they belong to."""
         self._lines = lines
+        self._files = histograms.files(lines)
 
     def note(self, text: str) -> None:
         """Add something that could not be read."""
@@ -105,9 +107,9 @@ class Builder:
     def add(self, analysis: Analysis, entry: Entry) -> None:
         """Add one capture."""
         number = len(self._views)
-        item = view(analysis, entry, number, self._subsystems)
+        item = view(analysis, entry, number, self._subsystems, self._files)
         self._views.append(item)
-        self._packer.add(analysis, entry, item.verdict)
+        self._packer.add(analysis, entry, item.verdict, self._files)
         if entry.reason in self._sides and self._compare:
             self._sides[entry.reason].append(sample(analysis, entry.label))
         rank = (
@@ -141,6 +143,7 @@ class Builder:
         fired = self._incident.triggers if self._incident is not None else ()
         value["fired"] = timeline.marks(fired)
         graph = value["captures"][self._main]["graph"]
+        keys, other_keys = histograms.keys(self._lines)
         page = environment.get_template("report.html.j2").render(
             assets=assets,
             columns=COLUMNS,
@@ -150,10 +153,13 @@ class Builder:
             heading=self._heading(),
             histograms=histograms.build(self._lines),
             incident=None if self._incident is None else _incident(self._incident),
-            keys=histograms.keys(self._lines),
+            keys=keys,
+            other_keys=other_keys,
             main=self.main,
-            notes=self._notes,
+            notes=[*self._notes, *self._left_out()],
             policy=_policy(assets),
+            moments=sum(len(capture["moments"]) for capture in value["captures"]),
+            sampled=any(m["ran"] for capture in value["captures"] for m in capture["moments"]),
             rows=_rows(value, self._main),
             title=shown(f"stallscope: {self.main.headline}", 120),
             tree=list(waitgraph.walk(graph)),
@@ -161,6 +167,11 @@ class Builder:
             views=self._views,
         )
         return page.encode("utf-8", "backslashreplace")
+
+    def _left_out(self) -> list[str]:
+        left = self._packer.moments_left_out
+        what = "captures of bursts in the flame graph over time: the page would be too large"
+        return [f"{left} {what}"] if left else []
 
     def _threads(self) -> list[dict[str, Any]]:
         lines = (line for line in self._lines if isinstance(line, WaitLine))

@@ -17,6 +17,8 @@ from stallscope.reporters.html.pack import shown
 
 __all__ = ["MAX_POINTS", "MAX_SERIES", "build", "marks", "threads"]
 
+SHOWN = 7
+"""That many of the series that show most can be among the first charts."""
 MAX_SERIES = 400
 MAX_POINTS = 400_000
 """The most values of all series together: about 3 MB of the page."""
@@ -34,6 +36,7 @@ _FIRST = (
     "processlist.running",
     "heartbeat.ms",
     "process.cpu_share",
+    "disk.datadir.util",
     "host.run_queue",
     "psi.io.some_avg10",
     "psi.cpu.some_avg10",
@@ -89,7 +92,7 @@ def build(
             left, points = left - 1, points - len(values)
             series[label] = [None if v is None else _short(v) for v in values]
         if series:
-            first = [n for n in series if _rank(n.removesuffix("/s"), asked) < 7]
+            first = [n for n in series if _rank(n.removesuffix("/s"), asked) <= SHOWN]
             inside = _inside([item.time_ns for item in items], window)
             tables.append(
                 {

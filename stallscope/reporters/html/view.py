@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -129,7 +129,6 @@ class View(msgspec.Struct, frozen=True):
     waiters: tuple[GroupView, ...]
     statements: tuple[tuple[int, str], ...]
     """(threads, text) of waiting threads, the most frequent first."""
-    subsystems: tuple[tuple[str, int, float, str], ...]
     facts: tuple[str, ...]
     unread: tuple[str, ...]
 
@@ -145,8 +144,15 @@ def utc(time_ns: int | None) -> str:
     return f"{time:%Y-%m-%d %H:%M:%S}.{time.microsecond // 1000:03d} UTC"
 
 
-def view(analysis: Analysis, entry: Entry, number: int, subsystems: Subsystems) -> View:
-    """Return the view of one capture; ``number`` is its place on the page."""
+def view(
+    analysis: Analysis,
+    entry: Entry,
+    number: int,
+    subsystems: Subsystems,
+    files: Mapping[int, str],
+) -> View:
+    """Return the view of one capture; ``number`` is its place on the page, ``files`` says what its
+    threads waited for, by their TIDs."""
     say = Speaker(analysis)
     capture = analysis.capture
     states = count_states(analysis)
@@ -186,7 +192,7 @@ def view(analysis: Analysis, entry: Entry, number: int, subsystems: Subsystems) 
         lines="\n".join(
             shown(line.text, MAX_QUERY) for line in firstlines.render(analysis, firstlines.COLUMNS)
         ),
-        blocker=_blocker(analysis, say, first, subsystems) if first else None,
+        blocker=_blocker(analysis, say, first, subsystems, files) if first else None,
         locks=_several(map(say.lock, first.locks[:MAX_LOCKS])) if first else (),
         chain=_several(map(say.link, first.chain)) if first and len(first.chain) > 1 else (),
         cycles=_several(" → ".join(map(str, (*cycle, cycle[0]))) for cycle in analysis.cycles),
@@ -199,7 +205,6 @@ def view(analysis: Analysis, entry: Entry, number: int, subsystems: Subsystems) 
         others=_others(analysis, say),
         waiters=_waiters(analysis, first, subsystems) if first else (),
         statements=_statements(capture, first) if first else (),
-        subsystems=_shares(analysis, subsystems),
         facts=_several(_facts(analysis)),
         unread=_several(facts.unread(capture)),
     )
@@ -285,7 +290,11 @@ def _frames(names: Sequence[str], subsystems: Subsystems) -> tuple[FrameView, ..
 
 
 def _blocker(
-    analysis: Analysis, say: Speaker, finding: Finding, subsystems: Subsystems
+    analysis: Analysis,
+    say: Speaker,
+    finding: Finding,
+    subsystems: Subsystems,
+    files: Mapping[int, str],
 ) -> BlockerView | None:
     blocker = finding.blocker
     if blocker is None:
@@ -300,7 +309,7 @@ def _blocker(
         certain=blocker.certain,
         query=shown(blocker.sql or (thread.query if thread else None), MAX_QUERY),
         ended=has_ended(thread),
-        facts=_thread_facts(thread) if thread is not None else (),
+        facts=_thread_facts(thread, files.get(thread.tid)) if thread is not None else (),
         frames=_frames(blocker.frames, subsystems),
         kernel=() if thread is None else tuple(shown(str(f)) for f in thread.kernel_frames[:12]),
         doubts="" if thread is None else shown(trust([thread])),
@@ -308,7 +317,7 @@ def _blocker(
     )
 
 
-def _thread_facts(thread: Thread) -> tuple[tuple[str, str], ...]:
+def _thread_facts(thread: Thread, file: str | None) -> tuple[tuple[str, str], ...]:
     call = thread.syscall
     found = (
         ("connection", None if thread.connection is None else str(thread.connection)),
@@ -318,6 +327,7 @@ def _thread_facts(thread: Thread) -> tuple[tuple[str, str], ...]:
         ("command", thread.command),
         ("doing", thread.activity),
         ("system call", None if call is None else call.name or str(call.nr)),
+        ("waits for", file),
         ("state", None if thread.state == "?" else thread.state),
         ("waited", None if thread.waited_ns is None else f"{thread.waited_ns / 1e9:.1f} s"),
     )
@@ -346,19 +356,6 @@ def _group(analysis: Analysis, item: Group, subsystems: Subsystems) -> GroupView
             )
             for i, name in enumerate(item.frames[: pack.MAX_FRAMES])
         ),
-    )
-
-
-def _shares(analysis: Analysis, subsystems: Subsystems) -> tuple[tuple[str, int, float, str], ...]:
-    known = subsystems.by_name
-    return tuple(
-        (
-            item.subsystem,
-            item.threads,
-            item.share,
-            known[item.subsystem].colour if item.subsystem in known else "grey",
-        )
-        for item in analysis.subsystems
     )
 
 

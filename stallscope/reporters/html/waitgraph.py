@@ -7,7 +7,7 @@ Each thread that others wait for is a node; all others share a node for each loc
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from stallscope.analyzers.analysis import Analysis
@@ -28,19 +28,22 @@ _TIDS = 200
 _STATEMENT = 200
 
 
-def build(analysis: Analysis) -> dict[str, Any]:
+def build(analysis: Analysis, files: Mapping[int, str] | None = None) -> dict[str, Any]:
     """Return ``nodes`` (their index is their number) and ``links`` from what blocks to what waits.
 
     A node: ``kind`` (``thread``, ``lock``, ``group``), ``text``, ``note``, ``state``, ``count``,
-    ``tids`` (a few of them), ``root``, ``cycle``, ``blocker`` (of the verdict), ``query``. A link:
-    from, to, threads, source. ``left_out``: threads that are behind none of the nodes.
+    ``tids`` (a few of them), ``root``, ``cycle``, ``blocker`` (of the verdict), ``query``,
+    ``file``. A link:
+    from, to, threads, source. ``left_out``: threads that are behind none of the nodes. ``files``:
+    what threads waited for in files, by their TIDs.
     """
-    return _Drawing(analysis).value()
+    return _Drawing(analysis, files or {}).value()
 
 
 class _Drawing:
-    def __init__(self, analysis: Analysis) -> None:
+    def __init__(self, analysis: Analysis, files: Mapping[int, str]) -> None:
         self.analysis = analysis
+        self.files = files
         self.threads = analysis.capture.threads
         self.say = Speaker(analysis)
         self.nodes: list[dict[str, Any]] = []
@@ -80,6 +83,7 @@ class _Drawing:
             count=thread.count,
             tids=[thread.tid],
         )
+        self._file(number, thread)
         if thread.query:
             self.nodes[number]["query"] = statement(thread, _STATEMENT)
         if index == self.blocker:
@@ -145,11 +149,18 @@ class _Drawing:
             count=place.count,
             tids=[self.threads[index].tid for index in place.threads[:_TIDS]],
         )
+        if alone:
+            self._file(node, self.threads[first])
         common = frequent_statements(self.threads[index] for index in place.threads)[:1]
         for count, text in common:
             often = "" if alone else f"{count} x "
             self.nodes[node]["query"] = f"{often}{one_line(text, _STATEMENT)}"
         self.links.append([parent, node, place.count, source])
+
+    def _file(self, node: int, thread: Thread) -> None:
+        file = self.files.get(thread.tid) if thread.tid else None
+        if file:
+            self.nodes[node]["file"] = one_line(_short(file), 160)
 
     def _name(self, index: int) -> str:
         """Return how people call it: its connection, where that is known."""
@@ -188,6 +199,13 @@ def _about(thread: Thread) -> str:
     """Return user, client and what it does: the connection's number is the title of its box."""
     text = who(thread)
     return text if thread.connection is None else text.partition(", ")[2]
+
+
+def _short(file: str) -> str:
+    """Return a file with the folder it is in: boxes are narrow."""
+    what, _, path = file.partition(" of ")
+    parts = path.rsplit("/", 2)
+    return f"{what} of {'…/' if len(parts) > 2 else ''}{'/'.join(parts[-2:])}"
 
 
 def _place(frames: Sequence[str]) -> str:
