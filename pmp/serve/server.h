@@ -14,6 +14,7 @@
 #include "serve/serve_options.h"
 #include "snapshot/target.h"
 #include "watch/watch.h"
+#include "watch/watch_ignored.h"
 
 struct stall_server {
 	const struct stall_serve_options *options;
@@ -24,6 +25,8 @@ struct stall_server {
 	size_t target_count;
 	struct stall_capturer *capturer;
 	struct stall_layout layout; // as the caller has said since the start
+
+	struct stall_ignored_list ignored; // threads that serve the caller itself
 
 	struct stall_watch *watch;	     // NULL: off
 	uint64_t asked_ns[STALL_WAIT_KINDS]; // thresholds as requested
