@@ -126,18 +126,30 @@ static struct stall_error *answer_thread(struct command *command, const char *ty
 	return stall_message_write(&json, command->output);
 }
 
+static struct stall_error *answer_not_ignored(struct command *command, struct stall_error *failed)
+{
+	_cleanup_(stall_json_deinit) struct stall_json json;
+
+	if (failed->code == STALL_ERROR_NO_MEMORY)
+		return failed;
+	stall_message_text(&json, "not-ignored", failed->message);
+	stall_error_destroy(failed);
+	return stall_message_write(&json, command->output);
+}
+
 static struct stall_error *run_ignore(struct command *command, const char *text)
 {
 	struct stall_ignored_name name;
 	struct stall_error *err = stall_ignored_name_parse(text, &name);
 
-	if (!err)
-		err = stall_watch_check_pid(command->watch, name.pid);
+	if (err)
+		return report_failure(command, err);
+	err = stall_watch_check_pid(command->watch, name.pid);
 	if (!err)
 		err = stall_ignored_name_resolve(&name);
 	if (!err)
 		err = stall_watch_ignore(command->watch, name.pid, name.tid, true);
-	return err ? report_failure(command, err) : answer_thread(command, "ignored", &name);
+	return err ? answer_not_ignored(command, err) : answer_thread(command, "ignored", &name);
 }
 
 static struct stall_error *run_heed(struct command *command, const char *text)

@@ -92,6 +92,15 @@ struct stall_error *stall_answer_thread(struct stall_server *server, const char 
 	return stall_answer(server, &json);
 }
 
+struct stall_error *stall_answer_not_ignored(struct stall_server *server,
+					     struct stall_error *failed)
+{
+	struct stall_error *err = say(server, "not-ignored", failed->message);
+
+	stall_error_destroy(failed);
+	return err;
+}
+
 struct stall_error *stall_answer_target(struct stall_server *server, pid_t pid)
 {
 	_cleanup_(stall_json_deinit) struct stall_json json;

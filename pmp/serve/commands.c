@@ -78,30 +78,32 @@ static struct stall_error *run_target(struct stall_server *server, const char *t
 	return failed ? stall_answer_refused(server, failed) : stall_answer_target(server, pid);
 }
 
-static struct stall_error *parse_thread(const struct stall_server *server, const char *text,
-					struct stall_ignored_name *ret)
+static struct stall_error *ignore(struct stall_server *server, struct stall_ignored_name *name)
 {
-	struct stall_error *err = stall_ignored_name_parse(text, ret);
+	struct stall_error *err = stall_targets_check_pid(server, name->pid);
 
-	return err ? err : stall_targets_check_pid(server, ret->pid);
+	if (!err)
+		err = stall_ignored_name_resolve(name);
+	if (!err)
+		err = stall_ignored_list_add(&server->ignored, name->pid, name->tid);
+	if (err || !server->watch)
+		return err;
+	err = stall_watch_ignore(server->watch, name->pid, name->tid, true);
+	if (err)
+		stall_ignored_list_remove(&server->ignored, name->pid, name->tid);
+	return err;
 }
 
 static struct stall_error *run_ignore(struct stall_server *server, const char *text)
 {
 	struct stall_ignored_name name;
-	struct stall_error *failed = parse_thread(server, text, &name);
+	struct stall_error *failed = stall_ignored_name_parse(text, &name);
 
-	if (!failed)
-		failed = stall_ignored_name_resolve(&name);
-	if (!failed)
-		failed = stall_ignored_list_add(&server->ignored, name.pid, name.tid);
 	if (failed)
 		return stall_answer_refused(server, failed);
-	failed = server->watch ? stall_watch_ignore(server->watch, name.pid, name.tid, true) : NULL;
-	if (!failed)
-		return stall_answer_thread(server, "ignored", name.pid, name.tid);
-	stall_ignored_list_remove(&server->ignored, name.pid, name.tid);
-	return stall_answer_refused(server, failed);
+	failed = ignore(server, &name);
+	return failed ? stall_answer_not_ignored(server, failed)
+		      : stall_answer_thread(server, "ignored", name.pid, name.tid);
 }
 
 // A thread that is not ignored is heeded already, also that of a process that has ended.

@@ -215,7 +215,7 @@ def test_as_many_as_there_is_room_for() -> None:
         for tid in tids[:64]:
             assert watch.ask(f"ignore {target.pid} {tid}".encode()).type == "ignored"
         answer = watch.ask(f"ignore {target.pid} {tids[64]}".encode())
-        assert (answer.type, answer.message) == ("error", "64 threads are ignored already")
+        assert (answer.type, answer.message) == ("not-ignored", "64 threads are ignored already")
         # Those that have ended make room.
         watch.ask(f"heed {target.pid} {tids[0]}".encode())
         assert watch.ask(f"ignore {target.pid} {tids[64]}".encode()).type == "ignored"
@@ -239,12 +239,12 @@ WRONG = (
     "{pid} socket:x",
     "{pid} socket:[1]",
     "{pid} socket:4294967296",
-    "{pid} socket:1",
     "{pid} \x1b[31m",
     "{pid} " + "9" * 200,
 )
 UNKNOWN = ("{pid} 1", "1 1")
 """No thread, and no process, that is watched: to heed it changes nothing."""
+NOBODY = ("{pid} socket:1", "1 socket:1")
 
 
 def test_what_cannot_be_ignored_is_refused_in_a_line(target: Target) -> None:
@@ -253,15 +253,19 @@ def test_what_cannot_be_ignored_is_refused_in_a_line(target: Target) -> None:
         watcher(target.pid, options=("--watch",)) as serve,
     ):
         for command in ("ignore", "heed"):
-            for operand in (*WRONG, *UNKNOWN):
+            for operand in (*WRONG, *UNKNOWN, *NOBODY):
                 line = f"{command} {operand}".format(pid=target.pid)
-                refused = command == "ignore" or operand in WRONG
+                expected = "error"
+                if operand not in WRONG and command == "ignore":
+                    expected = "not-ignored"
+                elif operand in UNKNOWN:
+                    expected = "heeded"
                 answer = watch.ask(line.encode())
-                assert answer.type == ("error" if refused else "heeded"), line
-                served = serve.ask(line, "error", "heeded", "ignored")
-                assert served["type"] == answer.type, line
+                assert answer.type == expected, line
+                served = serve.ask(line, "error", "heeded", "ignored", "not-ignored")
+                assert served["type"] == expected, line
                 for message in (answer.message, served.get("message")):
-                    assert bool(message) == refused, line
+                    assert bool(message) == (expected != "heeded"), line
                     assert "\n" not in (message or ""), line
         watch.finish()
 
