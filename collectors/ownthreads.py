@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from stallscope.collectors.ownclaims import Claim, claims
 from stallscope.model.waitlines import Notice
 
 __all__ = ["Ignoring", "OwnThread", "close", "is_pool", "open_threads", "opened", "peer_inode"]
@@ -27,6 +28,8 @@ FIRST_PAUSE = 0.05
 """Seconds until a thread is searched for again, doubled each time: it is found while it waits for
 us, and not while it works."""
 LONGEST_PAUSE = 5.0
+OTHERS_SECONDS = 1.0
+"""From one search for connections of other processes to the next."""
 
 # include/uapi/linux/sock_diag.h, unix_diag.h
 _SOCK_DIAG = 4
@@ -55,6 +58,7 @@ class OwnThread:
         """The server has a pool of threads: no thread is ours."""
         self.ended = False
         self._descriptor = -1
+        self._claim: Claim | None = None
 
     def ask(self) -> None:
         """Have the connection ask for the number, once."""
@@ -92,6 +96,8 @@ class _Registry:
         """By the descriptor that shows the end of the socket."""
         self._listeners: list[Callable[[], None]] = []
         self._ends = select.epoll()
+        self._claims = False
+        """Other processes are to know of the connections."""
         self._watcher: threading.Thread | None = None
 
     def add(self, thread: OwnThread, descriptor: int) -> None:
@@ -105,7 +111,12 @@ class _Registry:
                     target=self._watch, name="own-threads", daemon=True
                 )
                 self._watcher.start()
+            self._claim(thread)
         self.changed()
+
+    def _claim(self, thread: OwnThread) -> None:
+        if self._claims and thread._claim is None and thread.pid and thread.inode:
+            thread._claim = Claim(thread.pid, thread.inode)
 
     def remove(self, thread: OwnThread) -> None:
         with self._lock:
@@ -116,6 +127,8 @@ class _Registry:
             with contextlib.suppress(OSError):
                 self._ends.unregister(thread._descriptor)
             os.close(thread._descriptor)
+            if thread._claim is not None:
+                thread._claim.release()
         self.changed()
 
     def all(self) -> list[OwnThread]:
@@ -123,8 +136,12 @@ class _Registry:
             return list(self._threads.values())
 
     def listen(self, listener: Callable[[], None]) -> None:
+        """From now on the connections are claimed, too: a process with a probe keeps them."""
         with self._lock:
             self._listeners.append(listener)
+            self._claims = True
+            for thread in self._threads.values():
+                self._claim(thread)
 
     def forget(self, listener: Callable[[], None]) -> None:
         with self._lock, contextlib.suppress(ValueError):
@@ -243,6 +260,9 @@ class Ignoring:
         self._requests: dict[OwnThread, _Request] = {}
         self._sent: list[_Request] = []
         """In the order of the answers."""
+        self._others: dict[tuple[int, int], OwnThread] = {}
+        """Of other processes of stallscope, by the server's process and inode number."""
+        self._others_due = 0.0
         self._changed = self._update
         _registry.listen(self._changed)
 
@@ -267,6 +287,7 @@ class Ignoring:
             self._pids = ()
             self._requests = {}
             self._sent = []
+            self._others = {}
 
     def answered(self, notice: Notice) -> bool:
         """Take an answer; return whether it was one to this."""
@@ -288,7 +309,14 @@ class Ignoring:
     def tick(self) -> float:
         """Search again for threads that were not found; return in how many seconds to come back."""
         with self._lock:
-            left = float("inf")
+            if not self._pids:
+                return float("inf")
+            now = time.monotonic()
+            if now >= self._others_due:
+                self._others_due = now + OTHERS_SECONDS
+                if self._find_others():
+                    self._update()
+            left = self._others_due - now
             for request in self._requests.values():
                 if request.tid is None and not request.waits and request.due:
                     left = min(left, max(0.0, request.due - time.monotonic()))
@@ -315,6 +343,18 @@ class Ignoring:
         if request.thread.tid is None:
             request.thread.ask()
 
+    def _find_others(self) -> bool:
+        """Return whether other processes have other connections than before."""
+        own = {(thread.pid, thread.inode) for thread in _registry.all()}
+        found = {one for one in claims() if one[0] in self._pids and one not in own}
+        gone = [one for one in self._others if one not in found]
+        for one in gone:
+            self._others.pop(one).ended = True
+        new = [one for one in found if one not in self._others]
+        for pid, inode in new:
+            self._others[pid, inode] = OwnThread(pid, inode)
+        return bool(gone or new)
+
     def _update(self) -> None:
         with self._lock:
             now = time.monotonic()
@@ -323,7 +363,7 @@ class Ignoring:
                     del self._requests[request.thread]
                     if request.tid is not None:
                         self._heed(request)
-            for thread in _registry.all():
+            for thread in (*_registry.all(), *self._others.values()):
                 self._ask_for(thread, now)
 
     def _ask_for(self, thread: OwnThread, now: float) -> None:

@@ -1,23 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""stallscope is not in its own output: neither its connections nor what they make the server do, and
-all that others make it do is."""
+"""stallscope is not in its own output: neither its connections nor what they make the server do.
+All that others make it do is there."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
 
 import pytest
 
+from stallscope.collectors import waits
 from stallscope.collectors.ownthreads import Ignoring
 from stallscope.collectors.sql.connection import Connection
-from stallscope.collectors.sql.failures import StatementError
 from stallscope.collectors.sql.login import Login
 from stallscope.collectors.sql.protocol import SqlSession
-from stallscope.collectors.sql.sessions import fetch
-from stallscope.model.waitlines import Notice, WaitLine
-from tests.support.servers import PATIENCE, SqlServer, wait_until
+from stallscope.model.waitlines import WaitLine
+from stallscope.store import read_incident
+from stallscope.store.reading import StoredIncident
+from tests.support.agents import AgentProcess, agent
+from tests.support.servers import PATIENCE, MariaDB118, SqlServer, wait_until
 from tests.support.watching import Waits
 
 __all__: list[str] = []
@@ -36,6 +39,20 @@ TEMPORARY = (
     "CREATE TEMPORARY TABLE made.others ENGINE=MyISAM SELECT 1 AS a",
     "DROP TEMPORARY TABLE made.others",
 )
+
+
+@pytest.fixture(params=["mariadb118", "mysql97", "mysql55"])
+def server(request: pytest.FixtureRequest) -> SqlServer:
+    found = request.getfixturevalue(request.param)
+    assert isinstance(found, SqlServer)
+    return found
+
+
+@pytest.fixture(scope="module")
+def mariadb118(require: Callable[..., None]) -> Iterator[MariaDB118]:
+    require("mariadb118")
+    with MariaDB118() as server:
+        yield server
 
 
 def ask_much(session: SqlSession) -> None:
@@ -114,7 +131,6 @@ def test_no_wait_is_of_our_connection(server: SqlServer) -> None:
         (ours,) = probe.tids
         with working([lambda: connection.ask(ask_much, PATIENCE)] * ASKED) as done:
             lines = probe.lines_until(done)
-        print(len(lines), {k.name: k.count for l in lines for k in l.keys if k.count})
         assert ours not in {event.tid for line in lines for event in line.events}
         named = {key.name for line in lines for key in line.keys if key.count and key.name}
         assert not [name for name in named if "#sql" in name]
@@ -123,3 +139,61 @@ def test_no_wait_is_of_our_connection(server: SqlServer) -> None:
             lines = probe.lines_until(done)
         named = {key.name for line in lines for key in line.keys if key.count and key.name}
         assert [name for name in named if "#sql" in name]
+
+
+TRIGGER = """\
+defaults = false
+[[trigger]]
+name = "many"
+variable = "Threads_connected"
+threshold = 20
+cycles = 1
+clear = 20
+clear-cycles = 1
+sleep = 1
+run-time = 1
+"""
+MANY = 20
+QUIET_LINES = 20
+
+
+def temporary_files(line: WaitLine) -> list[str]:
+    return [key.name for key in line.keys if key.count and key.name and "#sql" in key.name]
+
+
+def stored_files(incident: StoredIncident) -> list[str]:
+    lines = [line for line in incident.waits() if isinstance(line, WaitLine)]
+    assert lines
+    return [name for line in lines for name in temporary_files(line)]
+
+
+def make_incident(server: SqlServer, watch: AgentProcess) -> None:
+    """Have the agent keep an incident: it asks for all connections then."""
+    ended = len(watch.of("end"))
+    with ExitStack() as stack:
+        for _ in range(MANY):
+            stack.enter_context(closing(server.connect()))
+        watch.wait(lambda: len(watch.of("stall")) > ended, "incident")
+    watch.wait(lambda: len(watch.of("end")) > ended, "end of the incident")
+
+
+def test_nothing_of_the_agent_is_in_its_incidents_or_in_waits(
+    server: SqlServer, tmp_path: Path
+) -> None:
+    triggers = tmp_path / "triggers.toml"
+    triggers.write_text(TRIGGER)
+    server.execute("CREATE DATABASE IF NOT EXISTS made")
+    options = ("--always-on", "--triggers", triggers, "--poll-interval", 0.2)
+    with agent(server, tmp_path / "store", *options) as watch:
+        make_incident(server, watch)
+        with closing(waits.watch((server.pid,), waits.Options(0.2, top=1000), print)) as lines:
+            for _ in range(QUIET_LINES):
+                next(lines)
+            make_incident(server, watch)
+            for _ in range(QUIET_LINES):
+                assert not temporary_files(next(lines)[0])
+            server.execute(*TEMPORARY)
+            wait_until(lambda: temporary_files(next(lines)[0]), "line with the others' table")
+        make_incident(server, watch)
+    kept = [read_incident(folder) for folder in sorted((tmp_path / "store/incidents").iterdir())]
+    assert [bool(stored_files(incident)) for incident in kept] == [False, False, True]

@@ -58,6 +58,7 @@ def tids_of(events: Sequence[Event], since_ns: int = 0) -> set[int | None]:
     return {event.tid for event in events if (event.start_ns or 0) >= since_ns}
 
 
+@pytest.mark.kernels("waits")
 @pytest.mark.parametrize("source", SOURCES)
 def test_an_ignored_thread_is_in_no_line_until_it_is_heeded(target: Target, source: str) -> None:
     tids = waiting_tids(target)
