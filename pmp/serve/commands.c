@@ -85,12 +85,12 @@ static struct stall_error *ignore(struct stall_server *server, struct stall_igno
 	if (!err)
 		err = stall_ignored_name_resolve(name);
 	if (!err)
-		err = stall_ignored_list_add(&server->ignored, name->pid, name->tid);
+		err = stall_own_threads_add(&server->own, name->pid, name->tid);
 	if (err || !server->watch)
 		return err;
 	err = stall_watch_ignore(server->watch, name->pid, name->tid, true);
 	if (err)
-		stall_ignored_list_remove(&server->ignored, name->pid, name->tid);
+		stall_own_threads_remove(&server->own, name->pid, name->tid);
 	return err;
 }
 
@@ -116,7 +116,7 @@ static struct stall_error *run_heed(struct stall_server *server, const char *tex
 		failed = stall_error_create(STALL_ERROR_USAGE, "say heed PID TID");
 	if (failed)
 		return stall_answer_refused(server, failed);
-	stall_ignored_list_remove(&server->ignored, name.pid, name.tid);
+	stall_own_threads_remove(&server->own, name.pid, name.tid);
 	if (server->watch)
 		stall_error_destroy(stall_watch_ignore(server->watch, name.pid, name.tid, false));
 	return stall_answer_thread(server, "heeded", name.pid, name.tid);

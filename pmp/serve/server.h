@@ -12,6 +12,7 @@
 #include "capture/burst.h"
 #include "capture/capturer.h"
 #include "serve/serve_options.h"
+#include "snapshot/own_threads.h"
 #include "snapshot/target.h"
 #include "watch/watch.h"
 #include "watch/watch_ignored.h"
@@ -26,7 +27,7 @@ struct stall_server {
 	struct stall_capturer *capturer;
 	struct stall_layout layout; // as the caller has said since the start
 
-	struct stall_ignored_list ignored; // threads that serve the caller itself
+	struct stall_own_threads own;
 
 	struct stall_watch *watch;	     // NULL: off
 	uint64_t asked_ns[STALL_WAIT_KINDS]; // thresholds as requested

@@ -59,7 +59,7 @@ static void drop_ended(struct stall_server *server, struct stall_error **ret_las
 			server->targets[left++] = *target;
 			continue;
 		}
-		stall_ignored_list_drop(&server->ignored, target->pid);
+		stall_own_threads_drop(&server->own, target->pid);
 		stall_target_deinit(target);
 		stall_error_destroy(*ret_last);
 		*ret_last = ended;

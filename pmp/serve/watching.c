@@ -158,15 +158,15 @@ struct stall_error *stall_watching_set_capture_threshold(struct stall_server *se
 // Of this watch, too. A thread that cannot be ignored any more has ended.
 static void ignore_again(struct stall_server *server)
 {
-	const struct stall_ignored_list before = server->ignored;
+	const struct stall_own_threads before = server->own;
 
 	for (size_t i = 0; i < before.count; i++) {
-		const struct stall_ignored_name *name = &before.names[i];
+		const struct stall_own_thread *thread = &before.threads[i];
 		struct stall_error *err =
-			stall_watch_ignore(server->watch, name->pid, name->tid, true);
+			stall_watch_ignore(server->watch, thread->pid, thread->tid, true);
 
 		if (err)
-			stall_ignored_list_remove(&server->ignored, name->pid, name->tid);
+			stall_own_threads_remove(&server->own, thread->pid, thread->tid);
 		stall_error_destroy(err);
 	}
 }

@@ -63,37 +63,3 @@ struct stall_error *stall_watch_ignore(struct stall_watch *watch, pid_t pid, pid
 
 	return err ? err : watch->source.calls->ignore(watch->source.state, pid, tid, on);
 }
-
-struct stall_error *stall_ignored_list_add(struct stall_ignored_list *list, pid_t pid, pid_t tid)
-{
-	stall_ignored_list_remove(list, pid, tid);
-	if (list->count == STALL_MAX_IGNORED)
-		return stall_error_create(STALL_ERROR_LIMIT, "%d threads are ignored already",
-					  STALL_MAX_IGNORED);
-	list->names[list->count++] = (struct stall_ignored_name){.pid = pid, .tid = tid};
-	return NULL;
-}
-
-// `tid` 0: all.
-static void drop(struct stall_ignored_list *list, pid_t pid, pid_t tid)
-{
-	size_t left = 0;
-
-	for (size_t i = 0; i < list->count; i++) {
-		const struct stall_ignored_name name = list->names[i];
-
-		if (name.pid != pid || (tid && name.tid != tid))
-			list->names[left++] = name;
-	}
-	list->count = left;
-}
-
-void stall_ignored_list_remove(struct stall_ignored_list *list, pid_t pid, pid_t tid)
-{
-	drop(list, pid, tid);
-}
-
-void stall_ignored_list_drop(struct stall_ignored_list *list, pid_t pid)
-{
-	drop(list, pid, 0);
-}

@@ -4,12 +4,10 @@
 #define STALL_WATCH_IGNORED_H
 
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
 
 #include "base/error.h"
-#include "ebpf/waits.h"
 
 struct stall_watch;
 
@@ -29,17 +27,5 @@ struct stall_error *stall_ignored_name_resolve(struct stall_ignored_name *name);
 struct stall_error *stall_watch_check_pid(struct stall_watch *watch, pid_t pid);
 // Of a process of this watch: until the thread ends, or is heeded.
 struct stall_error *stall_watch_ignore(struct stall_watch *watch, pid_t pid, pid_t tid, bool on);
-
-// Those that a caller has named.
-struct stall_ignored_list {
-	struct stall_ignored_name names[STALL_MAX_IGNORED];
-	size_t count;
-};
-
-// STALL_ERROR_LIMIT: the list is full.
-struct stall_error *stall_ignored_list_add(struct stall_ignored_list *list, pid_t pid, pid_t tid);
-void stall_ignored_list_remove(struct stall_ignored_list *list, pid_t pid, pid_t tid);
-// All threads of a process that has ended.
-void stall_ignored_list_drop(struct stall_ignored_list *list, pid_t pid);
 
 #endif

@@ -282,3 +282,14 @@ def test_what_is_ignored_stays_so_while_the_watch_is_off_and_on(target: Target) 
         make(target, f"mutex 1 {HELD_MS} {WAITERS}")
         watch.event(lambda event: event["tid"] == tids[0] and not event["in_flight"], "its end")
         assert {event["tid"] for event in watch.events()} == {tids[0]}
+
+
+def test_captures_mark_an_ignored_thread(target: Target) -> None:
+    tids = waiting_tids(target)
+    with watcher(target.pid, options=()) as watch:
+        assert watch.ask(f"ignore {target.pid} {tids[0]}", "ignored", "not-ignored")["tid"]
+        for number, own in ((0, {tids[0]}), (1, set())):
+            watch.say("snap")
+            capture = watch.capture(number)
+            assert {thread.tid for thread in capture.threads if thread.own} == own
+            watch.ask(f"heed {target.pid} {tids[0]}", "heeded")
