@@ -4,6 +4,9 @@ All that others make it do is there."""
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -19,7 +22,7 @@ from stallscope.collectors.sql.protocol import SqlSession
 from stallscope.model.waitlines import WaitLine
 from stallscope.store import read_incident
 from stallscope.store.reading import StoredIncident
-from tests.support.agents import AgentProcess, agent
+from tests.support.agents import CHECKOUT, AgentProcess, agent
 from tests.support.servers import PATIENCE, MariaDB118, SqlServer, wait_until
 from tests.support.watching import Waits
 
@@ -197,3 +200,21 @@ def test_nothing_of_the_agent_is_in_its_incidents_or_in_waits(
         make_incident(server, watch)
     kept = [read_incident(folder) for folder in sorted((tmp_path / "store/incidents").iterdir())]
     assert [bool(stored_files(incident)) for incident in kept] == [False, False, True]
+
+
+def test_the_doctor_counts_our_connections(server: SqlServer, tmp_path: Path) -> None:
+    def counted() -> str:
+        words = ("doctor", "-p", str(server.pid), "--json")
+        argv = [sys.executable, "-m", "stallscope", *words]
+        done = subprocess.run(argv, cwd=CHECKOUT, capture_output=True, timeout=PATIENCE)
+        checks = json.loads(done.stdout)["checks"]
+        (found,) = [check for check in checks if check["name"] == "own-connections"]
+        assert found["status"] == "ok"
+        return str(found["what"])
+
+    assert counted().startswith("stallscope has 1 connection, this one:")
+    with agent(server, tmp_path / "store"):  # it has two: one is for the heartbeat
+        wait_until(
+            lambda: counted().startswith("stallscope has 3 connections, with this one:"),
+            "both connections of the agent are counted",
+        )
