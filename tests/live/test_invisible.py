@@ -14,12 +14,16 @@ from pathlib import Path
 
 import pytest
 
-from stallscope.collectors import waits
+from stallscope.analyzers import catalog
+from stallscope.collectors import processes, waits
 from stallscope.collectors.ownthreads import Ignoring
 from stallscope.collectors.sql.connection import Connection
 from stallscope.collectors.sql.login import Login
 from stallscope.collectors.sql.protocol import SqlSession
 from stallscope.model.waitlines import WaitLine
+from stallscope.screens.events import Analyzed, Event, WaitsSeen
+from stallscope.screens.live import LiveOptions, LiveSource
+from stallscope.screens.sessions import Asking
 from stallscope.store import read_incident
 from stallscope.store.reading import StoredIncident
 from tests.support.agents import CHECKOUT, AgentProcess, agent
@@ -218,3 +222,27 @@ def test_the_doctor_counts_our_connections(server: SqlServer, tmp_path: Path) ->
             lambda: counted().startswith("stallscope has 3 connections, with this one:"),
             "both connections of the agent are counted",
         )
+
+
+def test_top_does_not_show_what_it_makes_the_server_do(server: SqlServer) -> None:
+    server.execute("CREATE DATABASE IF NOT EXISTS made")
+    asking = Asking(Login(user="root", socket=str(server.socket)), 1.0)
+    pids, servers = processes.resolve([str(server.pid)], processes.Selector())
+    options = LiveOptions(interval=0.2, captures=0.5)
+    seen: list[Event] = []
+    with closing(LiveSource(pids, servers, catalog.load([]), options, asking)) as source:
+        source.start(seen.append)
+
+        def captures() -> int:
+            return sum(isinstance(event, Analyzed) for event in seen)
+
+        def files(begin: int) -> list[str]:
+            lines = [event.line for event in seen[begin:] if isinstance(event, WaitsSeen)]
+            return [name for line in lines for name in temporary_files(line)]
+
+        wait_until(lambda: captures() > 1, "its connection is known")
+        begin, before = len(seen), captures()
+        wait_until(lambda: captures() > before + 4, "four more captures, with all connections")
+        assert not files(begin)
+        server.execute(*TEMPORARY)
+        wait_until(lambda: files(begin), "line with the others' table")
