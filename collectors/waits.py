@@ -18,6 +18,7 @@ import msgspec
 
 from stallscope.base.errors import StallscopeError
 from stallscope.collectors import processes, rings
+from stallscope.collectors.ownthreads import Ignoring
 from stallscope.collectors.probe import ProbeError
 from stallscope.collectors.probecommands import command
 from stallscope.collectors.probestream import Stream
@@ -241,7 +242,7 @@ def watch(
         ):
             if follower is not None:
                 follower.begin(stream)
-            for item in _lines(stream, options, report, follower):
+            for item in _lines(stream, pids, options, report, follower):
                 seen = True
                 yield item
     except ProbeError as error:
@@ -251,22 +252,36 @@ def watch(
 
 
 def _lines(
-    stream: Stream, options: Options, report: Callable[[str], None], follower: Follower | None
+    stream: Stream,
+    pids: tuple[int, ...],
+    options: Options,
+    report: Callable[[str], None],
+    follower: Follower | None,
 ) -> Iterator[tuple[WaitLine, bytes]]:
+    ignoring = Ignoring(stream.say)
+
     def tick() -> float:
-        return math.inf if follower is None else follower.tick(stream)
+        return min(ignoring.tick(), math.inf if follower is None else follower.tick(stream))
+
+    def take(notice: Notice) -> None:
+        if notice.type in ("ready", "target"):
+            ignoring.begin(pids if follower is None else follower.server.pids)
+        elif not ignoring.answered(notice) and notice.message is not None:
+            report(notice.message)
 
     final = False
     patience = options.interval + _GRACE_SECONDS
-    for number, data in enumerate(stream.lines(patience, tick), 1):
-        if final:
-            raise ProbeError(f"{stream.name}: line {number} follows the final one")
-        line = waitlines.loads(data, stream.name, number)
-        if isinstance(line, Notice):
-            if line.message is not None:
-                report(line.message)
-            continue
-        final = line.final
-        yield line, data
+    try:
+        for number, data in enumerate(stream.lines(patience, tick), 1):
+            if final:
+                raise ProbeError(f"{stream.name}: line {number} follows the final one")
+            line = waitlines.loads(data, stream.name, number)
+            if isinstance(line, Notice):
+                take(line)
+                continue
+            final = line.final
+            yield line, data
+    finally:
+        ignoring.close()
     if not final:
         raise ProbeError(f"{stream.name} ended without its final line")

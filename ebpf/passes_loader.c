@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
+#include "ebpf/ignored_loader.h"
 #include "ebpf/waits_slots.h"
 #include "ebpf/waits_state.h"
 
@@ -128,8 +129,11 @@ struct stall_error *stall_bpf_waits_pass(struct stall_bpf_waits *waits, pid_t pi
 		.gone = !err && !seen->pass_tgid,
 		.execed = seen->pass_execed,
 	};
-	if (!err && !waits->attached && seen->pass_last)
+	if (err || !seen->pass_last)
+		return err;
+	if (!waits->attached)
 		free_ended(waits, pid);
+	stall_ignored_passed(waits, pid);
 	return err;
 }
 

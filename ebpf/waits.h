@@ -186,6 +186,17 @@ struct stall_wait_file {
 #define STALL_THREAD_PLACES 16 /* of the hash table of threads that are tried for one */
 #define STALL_TAG_RETIRED (~0ULL)
 
+/* A thread that is ignored has a place in the table of threads, and instead of a slot a number from
+ * here on: no lookup of a slot finds one, so that other threads are checked for nothing. */
+#define STALL_IGNORED 0xffffff00U
+#define STALL_MAX_IGNORED 64 /* a power of two */
+
+struct stall_ignored {
+	__u64 start_time; /* of its thread: its number may be another thread's later */
+	__u32 tid;	  /* the kernel's number; 0: free */
+	__u32 seen;	  /* number of the latest pass that saw it */
+};
+
 /* Not 0. Equal tags count as equal keys: 64 bits, for a few thousand keys. */
 static inline __u64 stall_wait_tag(const struct stall_wait_key *key)
 {

@@ -15,6 +15,7 @@
 
 #include "base/cleanup.h"
 #include "ebpf/bpf_error.h"
+#include "ebpf/ignored_loader.h"
 #include "ebpf/passes_loader.h"
 #include "ebpf/task_iterator.h"
 #include "ebpf/waits_slots.h"
@@ -312,6 +313,7 @@ void stall_bpf_waits_remove(struct stall_bpf_waits *waits, pid_t pid)
 	bpf_map_delete_elem(bpf_map__fd(waits->skeleton->maps.targets), &waits->targets[i].tgid);
 	waits->targets[i] = waits->targets[--waits->target_count];
 	set_target_filter(waits);
+	stall_ignored_remove(waits, pid);
 	// From here on no thread gets a slot.
 	if (!stall_waits_have_programs_ended(waits))
 		return;

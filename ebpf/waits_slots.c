@@ -14,7 +14,7 @@ bool stall_waits_have_programs_ended(struct stall_bpf_waits *waits)
 	return has_waited;
 }
 
-static void free_slot(struct stall_bpf_waits *waits, uint32_t index)
+void stall_waits_free_slot(struct stall_bpf_waits *waits, uint32_t index)
 {
 	struct stall_wait_slot *slot = &waits->slots[index];
 	uint32_t marked = __atomic_exchange_n(&slot->marked, 0, __ATOMIC_SEQ_CST);
@@ -44,7 +44,7 @@ void stall_waits_free_slots(struct stall_bpf_waits *waits, pid_t pid)
 {
 	for (uint32_t index = 0; index < waits->slot_count; index++) {
 		if (waits->slots[index].tid && waits->slots[index].tgid == pid)
-			free_slot(waits, index);
+			stall_waits_free_slot(waits, index);
 	}
 }
 
@@ -56,5 +56,5 @@ void stall_waits_free_slot_of(struct stall_bpf_waits *waits, uint32_t index, uin
 		if (*place == ((uint64_t)tid << 32 | (index + 1)))
 			*place = 0;
 	}
-	free_slot(waits, index);
+	stall_waits_free_slot(waits, index);
 }

@@ -16,6 +16,8 @@ bool stall_waits_have_programs_ended(struct stall_bpf_waits *waits);
 // No thread of the process finds its slot any more.
 void stall_waits_forget_threads(struct stall_bpf_waits *waits, pid_t pid);
 void stall_waits_free_slots(struct stall_bpf_waits *waits, pid_t pid);
+// Frees the slot of a thread that no program finds any more.
+void stall_waits_free_slot(struct stall_bpf_waits *waits, uint32_t index);
 // While nothing is attached: frees the slot of a thread that has ended. `tid`: the kernel's number.
 void stall_waits_free_slot_of(struct stall_bpf_waits *waits, uint32_t index, uint32_t tid);
 

@@ -34,6 +34,11 @@ struct stall_uprobes {
 	const char *why_not; // NULL where this kernel supports it
 };
 
+// Numbers as stall_bpf_waits_ignore() was given them; tid 0: free.
+struct stall_ignored_thread {
+	pid_t pid, tid;
+};
+
 #define STALL_CLOCK_PASSES 8
 
 struct stall_passes {
@@ -69,6 +74,7 @@ struct stall_bpf_waits {
 	uint64_t missed;	  // events, by all programs
 	int64_t call_added_ns;	  // by the programs, to each system call of the host; -1: unknown
 	struct stall_passes pass; // of passes_loader.c
+	struct stall_ignored_thread ignored[STALL_MAX_IGNORED];
 	struct stall_waits_target *targets;
 	size_t target_count;
 	struct stall_wait_program programs[STALL_MAX_WAIT_PROGRAMS];

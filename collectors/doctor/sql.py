@@ -9,9 +9,12 @@ from contextlib import closing
 from stallscope.base.errors import StallscopeError
 from stallscope.base.text import one_line
 from stallscope.collectors.doctor.checks import Check
+from stallscope.collectors.ownclaims import claims
 from stallscope.collectors.sql import servers
 from stallscope.collectors.sql.failures import SqlError
 from stallscope.collectors.sql.servers import ServerLogin
+from stallscope.collectors.sql.versions import ServerFacts
+from stallscope.model.sessions import Sessions
 
 __all__ = ["sql"]
 
@@ -48,6 +51,21 @@ def sql(login: Callable[[], tuple[ServerLogin, tuple[str, ...]]]) -> Iterator[Ch
                 " readable"
             )
             yield Check("sql-rights", "ok", what)
+        yield own_connections(sessions, facts)
+
+
+def own_connections(sessions: Sessions, facts: ServerFacts) -> Check:
+    """Count stallscope's connections to the server: this one, those that the server knows by their
+    program, and those that other processes have claimed."""
+    known = sum(session.own for session in sessions.sessions)
+    claimed = sum(pid == facts.listener_pid for pid, _ in claims())
+    count = max(1, known, 1 + claimed)
+    many = "1 connection, this one" if count == 1 else f"{count} connections, with this one"
+    return Check(
+        "own-connections",
+        "ok",
+        f"stallscope has {many}: it leaves them and their threads out of what it shows",
+    )
 
 
 def _remedy(error: str, rights: str) -> str:

@@ -26,6 +26,7 @@ from pymysql.cursors import SSCursor
 from stallscope.base import package
 from stallscope.base.errors import StallscopeError
 from stallscope.base.text import one_line
+from stallscope.collectors import ownthreads
 from stallscope.collectors.sql.authentication import Plugins
 from stallscope.collectors.sql.failures import (
     AbortedLoginError,
@@ -68,6 +69,11 @@ SESSION = (
 """Sent one by one: a server refuses the settings that it does not have."""
 
 _FACTS = "SELECT CONNECTION_ID(), VERSION(), @@version_comment, @@socket, @@port, @@datadir"
+
+OWN_THREAD_OS_ID = """\
+SELECT THREAD_OS_ID FROM performance_schema.threads WHERE PROCESSLIST_ID = CONNECTION_ID()"""
+OWN_TID = "SELECT TID FROM information_schema.PROCESSLIST WHERE ID = CONNECTION_ID()"
+"""MariaDB makes a temporary table on disk for it: it is not asked where the kernel knows."""
 
 _LOST = frozenset({0, 2006, 2013, 2055, ER.SERVER_SHUTDOWN, 1927, 4031})
 """After these no answer comes on this connection; 1927 is MariaDB's, 4031 MySQL's way to end it."""
@@ -131,6 +137,9 @@ class SqlSession:
 
     def __init__(self, raw: pymysql.Connection[Any], facts: ServerFacts) -> None:
         self._raw = raw
+        self.thread = ownthreads.opened(raw._sock, facts.listener_pid)  # type: ignore[attr-defined]
+        """The server's thread that serves it."""
+        weakref.finalize(self, ownthreads.close, self.thread)
         self.number = next(_NUMBERS)
         """Unique among the sessions of this process."""
         self.facts = facts
@@ -178,6 +187,27 @@ class SqlSession:
         except StatementError:
             return False
         return [row[0] for row in rows] == ["YES"]
+
+    @cached_property
+    def has_pool(self) -> bool:
+        """Return whether threads of the server serve several connections by turns."""
+        try:
+            rows = self.select("SHOW GLOBAL VARIABLES LIKE 'thread_handling'")
+        except StatementError:
+            return False
+        return ownthreads.is_pool(str(rows[0][1]) if rows else None)
+
+    def _find_thread(self) -> None:
+        """Ask the server for the number of the thread that serves this connection."""
+        self.thread.wants_tid = False
+        statement = OWN_TID if self.version.mariadb else OWN_THREAD_OS_ID
+        pool = self.has_pool
+        rows = Rows()
+        if not pool:
+            with contextlib.suppress(StatementError):
+                rows = self.select(statement)
+        tid = rows[0][0] if rows else None
+        self.thread.found(int(tid) if tid else None, pool=pool)
 
     def run(self, sql: str) -> None:
         """Run a statement that has no rows."""
@@ -265,6 +295,8 @@ class SqlSession:
     def _asking(self) -> Iterator[SSCursor]:
         if not self.wanted():
             raise LateError("the query was aborted")
+        if self.thread.wants_tid:
+            self._find_thread()
         try:
             self.sent += 1
             with self._raw.cursor(SSCursor) as cursor:
@@ -283,11 +315,13 @@ class SqlSession:
 
     def quit(self) -> None:
         """Send COM_QUIT: a server counts and logs clients that just vanish (Aborted_clients)."""
+        ownthreads.close(self.thread)
         with contextlib.suppress(Exception):
             self._raw.close()
 
     def drop(self) -> None:
         """Close without sending COM_QUIT."""
+        ownthreads.close(self.thread)
         with contextlib.suppress(Exception):
             self._raw._force_close()  # type: ignore[attr-defined]
 

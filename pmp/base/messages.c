@@ -24,6 +24,14 @@ void stall_message_pid(struct stall_json *json, const char *type, pid_t pid)
 	stall_json_close(json, '}');
 }
 
+void stall_message_thread(struct stall_json *json, const char *type, pid_t pid, pid_t tid)
+{
+	stall_message_begin(json, type);
+	stall_json_member_int(json, "pid", pid);
+	stall_json_member_int(json, "tid", tid);
+	stall_json_close(json, '}');
+}
+
 void stall_message_threshold(struct stall_json *json, const char *type, const char *kind,
 			     uint64_t ns)
 {

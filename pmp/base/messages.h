@@ -15,9 +15,10 @@
 
 // Begins a line; its members follow, and stall_json_close().
 void stall_message_begin(struct stall_json *json, const char *type);
-// Complete lines: a message; a process; a threshold that is valid from now on.
+// Complete lines: a message; a process; a thread; a threshold that is valid from now on.
 void stall_message_text(struct stall_json *json, const char *type, const char *message);
 void stall_message_pid(struct stall_json *json, const char *type, pid_t pid);
+void stall_message_thread(struct stall_json *json, const char *type, pid_t pid, pid_t tid);
 void stall_message_threshold(struct stall_json *json, const char *type, const char *kind,
 			     uint64_t ns);
 

@@ -383,6 +383,8 @@ static struct stall_error *write_thread(struct writer *writer, size_t index)
 	stall_put_thread_name(json, thread->comm, strnlen(thread->comm, sizeof(thread->comm)));
 	stall_put_thread_state(json, &thread->state, 1);
 	stall_put_thread_on_cpu(json, thread->on_cpu);
+	if (thread->own)
+		stall_put_thread_own(json, true);
 	stall_put_thread_label(json, stall_label_name(thread->label));
 	if (thread->label_reason)
 		stall_put_thread_label_reason(json, stall_label_reason_name(thread->label_reason));

@@ -37,7 +37,8 @@ struct stall_capturer {
 	struct stall_host host;
 	struct stall_arena arena;
 	struct stall_worker *worker;
-	struct stall_memory_locks *memory; // NULL: no layout is given
+	struct stall_memory_locks *memory;   // NULL: no layout is given
+	const struct stall_own_threads *own; // NULL: none
 	struct stall_kernel_symbols *kernel_symbols;
 	struct stall_snapshot *previous; // for its open files
 	struct stall_snapshot *taken;	 // raw, until it is finished
@@ -379,7 +380,16 @@ static struct stall_error *take(struct stall_capturer *capturer,
 
 struct stall_error *stall_capturer_take(struct stall_capturer *capturer)
 {
-	return take(capturer, capturer->backend, capturer->state);
+	struct stall_error *err = take(capturer, capturer->backend, capturer->state);
+
+	if (!err && capturer->own)
+		stall_own_threads_mark(capturer->own, capturer->taken);
+	return err;
+}
+
+void stall_capturer_set_own(struct stall_capturer *capturer, const struct stall_own_threads *own)
+{
+	capturer->own = own;
 }
 
 struct stall_error *stall_capturer_finish(struct stall_capturer *capturer,

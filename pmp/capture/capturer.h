@@ -12,6 +12,7 @@
 #include "base/layout.h"
 #include "base/output.h"
 #include "capture/records.h"
+#include "snapshot/own_threads.h"
 #include "snapshot/snapshot.h"
 #include "unwind/worker.h"
 
@@ -56,6 +57,9 @@ struct stall_error *stall_capturer_sessions(struct stall_capturer *capturer, cha
 					    size_t *ret_size);
 // The layout that later captures use; it is not owned.
 void stall_capturer_set_layout(struct stall_capturer *capturer, const struct stall_layout *layout);
+
+// Threads that are marked in later captures; it is not owned.
+void stall_capturer_set_own(struct stall_capturer *capturer, const struct stall_own_threads *own);
 
 // Captures between `begin` and `end` are those of a burst: each is written as what changed since the
 // one before (docs/capture-format.md, "A burst"), with samples of what ran in between. Threads that

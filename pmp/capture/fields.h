@@ -101,6 +101,7 @@
 	FIELD(thread, name, chars, always)                                                         \
 	FIELD(thread, state, chars, always)                                                        \
 	FIELD(thread, on_cpu, bool, always)                                                        \
+	FIELD(thread, own, bool, optional)                                                         \
 	FIELD(thread, label, string, always)                                                       \
 	FIELD(thread, label_reason, string, optional)                                              \
 	FIELD(thread, passes, uint, always)                                                        \

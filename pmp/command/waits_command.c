@@ -15,6 +15,7 @@
 #include "base/options_text.h"
 #include "base/output.h"
 #include "watch/watch_events.h"
+#include "watch/watch_ignored.h"
 #include "watch/watch_processes.h"
 
 #define MAX_LINE 256
@@ -116,6 +117,54 @@ static struct stall_error *run_threshold(struct command *command, char *text)
 	return err ? report_failure(command, err) : answer_threshold(command, text, ns);
 }
 
+static struct stall_error *answer_thread(struct command *command, const char *type,
+					 const struct stall_ignored_name *name)
+{
+	_cleanup_(stall_json_deinit) struct stall_json json;
+
+	stall_message_thread(&json, type, name->pid, name->tid);
+	return stall_message_write(&json, command->output);
+}
+
+static struct stall_error *answer_not_ignored(struct command *command, struct stall_error *failed)
+{
+	_cleanup_(stall_json_deinit) struct stall_json json;
+
+	if (failed->code == STALL_ERROR_NO_MEMORY)
+		return failed;
+	stall_message_text(&json, "not-ignored", failed->message);
+	stall_error_destroy(failed);
+	return stall_message_write(&json, command->output);
+}
+
+static struct stall_error *run_ignore(struct command *command, const char *text)
+{
+	struct stall_ignored_name name;
+	struct stall_error *err = stall_ignored_name_parse(text, &name);
+
+	if (err)
+		return report_failure(command, err);
+	err = stall_watch_check_pid(command->watch, name.pid);
+	if (!err)
+		err = stall_ignored_name_resolve(&name);
+	if (!err)
+		err = stall_watch_ignore(command->watch, name.pid, name.tid, true);
+	return err ? answer_not_ignored(command, err) : answer_thread(command, "ignored", &name);
+}
+
+static struct stall_error *run_heed(struct command *command, const char *text)
+{
+	struct stall_ignored_name name;
+	struct stall_error *err = stall_ignored_name_parse(text, &name);
+
+	if (!err && !name.tid)
+		err = stall_error_create(STALL_ERROR_USAGE, "say heed PID TID");
+	if (err)
+		return report_failure(command, err);
+	stall_error_destroy(stall_watch_ignore(command->watch, name.pid, name.tid, false));
+	return answer_thread(command, "heeded", &name);
+}
+
 static struct stall_error *run_line(void *arg, char *line)
 {
 	struct command *command = arg;
@@ -124,11 +173,17 @@ static struct stall_error *run_line(void *arg, char *line)
 		return run_target(command, line + 7);
 	if (!strncmp(line, "threshold ", 10))
 		return run_threshold(command, line + 10);
+	if (!strncmp(line, "ignore ", 7))
+		return run_ignore(command, line + 7);
+	if (!strncmp(line, "heed ", 5))
+		return run_heed(command, line + 5);
 	if (!strcmp(line, "quit")) {
 		command->over = true;
 		return NULL;
 	}
-	return answer_error(command, "unknown command; say target PID, threshold KIND MS or quit");
+	return answer_error(command,
+			    "unknown command; say target PID, threshold KIND MS, "
+			    "ignore PID TID, ignore PID socket:INODE, heed PID TID or quit");
 }
 
 // With a duration the end of input does not end the program: a service has no input.

@@ -83,6 +83,24 @@ struct stall_error *stall_answer_layout(struct stall_server *server)
 	return end(server, &json);
 }
 
+struct stall_error *stall_answer_thread(struct stall_server *server, const char *type, pid_t pid,
+					pid_t tid)
+{
+	_cleanup_(stall_json_deinit) struct stall_json json;
+
+	stall_message_thread(&json, type, pid, tid);
+	return stall_answer(server, &json);
+}
+
+struct stall_error *stall_answer_not_ignored(struct stall_server *server,
+					     struct stall_error *failed)
+{
+	struct stall_error *err = say(server, "not-ignored", failed->message);
+
+	stall_error_destroy(failed);
+	return err;
+}
+
 struct stall_error *stall_answer_target(struct stall_server *server, pid_t pid)
 {
 	_cleanup_(stall_json_deinit) struct stall_json json;

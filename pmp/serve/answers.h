@@ -20,6 +20,12 @@ struct stall_error *stall_answer_watch(struct stall_server *server);
 struct stall_error *stall_answer_threshold(struct stall_server *server, const char *command,
 					   const char *kind, uint64_t ns);
 struct stall_error *stall_answer_layout(struct stall_server *server);
+// `type`: "ignored" or "heeded".
+struct stall_error *stall_answer_thread(struct stall_server *server, const char *type, pid_t pid,
+					pid_t tid);
+// Takes the error over.
+struct stall_error *stall_answer_not_ignored(struct stall_server *server,
+					     struct stall_error *failed);
 struct stall_error *stall_answer_target(struct stall_server *server, pid_t pid);
 // No target is left, and the probe keeps running.
 struct stall_error *stall_answer_ended(struct stall_server *server, const char *message);

@@ -78,6 +78,50 @@ static struct stall_error *run_target(struct stall_server *server, const char *t
 	return failed ? stall_answer_refused(server, failed) : stall_answer_target(server, pid);
 }
 
+static struct stall_error *ignore(struct stall_server *server, struct stall_ignored_name *name)
+{
+	struct stall_error *err = stall_targets_check_pid(server, name->pid);
+
+	if (!err)
+		err = stall_ignored_name_resolve(name);
+	if (!err)
+		err = stall_own_threads_add(&server->own, name->pid, name->tid);
+	if (err || !server->watch)
+		return err;
+	err = stall_watch_ignore(server->watch, name->pid, name->tid, true);
+	if (err)
+		stall_own_threads_remove(&server->own, name->pid, name->tid);
+	return err;
+}
+
+static struct stall_error *run_ignore(struct stall_server *server, const char *text)
+{
+	struct stall_ignored_name name;
+	struct stall_error *failed = stall_ignored_name_parse(text, &name);
+
+	if (failed)
+		return stall_answer_refused(server, failed);
+	failed = ignore(server, &name);
+	return failed ? stall_answer_not_ignored(server, failed)
+		      : stall_answer_thread(server, "ignored", name.pid, name.tid);
+}
+
+// A thread that is not ignored is heeded already, also that of a process that has ended.
+static struct stall_error *run_heed(struct stall_server *server, const char *text)
+{
+	struct stall_ignored_name name;
+	struct stall_error *failed = stall_ignored_name_parse(text, &name);
+
+	if (!failed && !name.tid)
+		failed = stall_error_create(STALL_ERROR_USAGE, "say heed PID TID");
+	if (failed)
+		return stall_answer_refused(server, failed);
+	stall_own_threads_remove(&server->own, name.pid, name.tid);
+	if (server->watch)
+		stall_error_destroy(stall_watch_ignore(server->watch, name.pid, name.tid, false));
+	return stall_answer_thread(server, "heeded", name.pid, name.tid);
+}
+
 // "-" forgets all that was said; anything else is added.
 static struct stall_error *run_layout(struct stall_server *server, const char *text)
 {
@@ -114,6 +158,8 @@ static const struct {
 	{"threshold", SOMETHING, run_threshold},
 	{"capture-threshold", SOMETHING, run_capture_threshold},
 	{"target", SOMETHING, run_target},
+	{"ignore", SOMETHING, run_ignore},
+	{"heed", SOMETHING, run_heed},
 	{"layout", SOMETHING, run_layout},
 	{"waits", NOTHING, run_waits},
 };
@@ -148,6 +194,7 @@ static struct stall_error *run_line(void *arg, char *line)
 	return stall_answer_error(
 		server, "unknown command; say snap, snap FILE, burst FILE, watch on, watch off, "
 			"threshold KIND MS, capture-threshold KIND MS, target PID, "
+			"ignore PID TID, ignore PID socket:INODE, heed PID TID, "
 			"layout KEY=NUMBER ..., layout -, waits or quit");
 }
 

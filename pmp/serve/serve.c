@@ -108,6 +108,8 @@ static struct stall_error *start(struct stall_server *server,
 	if (!err)
 		err = stall_capturer_create(capture, &server->capturer);
 	if (!err)
+		stall_capturer_set_own(server->capturer, &server->own);
+	if (!err)
 		err = stall_capturer_warm(server->capturer);
 	// The first capture fills the caches.
 	if (err && err->code == STALL_ERROR_AGAIN) {

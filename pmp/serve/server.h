@@ -12,8 +12,10 @@
 #include "capture/burst.h"
 #include "capture/capturer.h"
 #include "serve/serve_options.h"
+#include "snapshot/own_threads.h"
 #include "snapshot/target.h"
 #include "watch/watch.h"
+#include "watch/watch_ignored.h"
 
 struct stall_server {
 	const struct stall_serve_options *options;
@@ -24,6 +26,8 @@ struct stall_server {
 	size_t target_count;
 	struct stall_capturer *capturer;
 	struct stall_layout layout; // as the caller has said since the start
+
+	struct stall_own_threads own;
 
 	struct stall_watch *watch;	     // NULL: off
 	uint64_t asked_ns[STALL_WAIT_KINDS]; // thresholds as requested

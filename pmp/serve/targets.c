@@ -59,11 +59,21 @@ static void drop_ended(struct stall_server *server, struct stall_error **ret_las
 			server->targets[left++] = *target;
 			continue;
 		}
+		stall_own_threads_drop(&server->own, target->pid);
 		stall_target_deinit(target);
 		stall_error_destroy(*ret_last);
 		*ret_last = ended;
 	}
 	server->target_count = left;
+}
+
+struct stall_error *stall_targets_check_pid(const struct stall_server *server, pid_t pid)
+{
+	for (size_t i = 0; i < server->target_count; i++)
+		if (server->targets[i].pid == pid)
+			return NULL;
+	return stall_error_create(STALL_ERROR_USAGE, "process %d is none of those that are served",
+				  pid);
 }
 
 static struct stall_error *update_capturer(struct stall_server *server)

@@ -155,6 +155,22 @@ struct stall_error *stall_watching_set_capture_threshold(struct stall_server *se
 	return apply_thresholds(server);
 }
 
+// Of this watch, too. A thread that cannot be ignored any more has ended.
+static void ignore_again(struct stall_server *server)
+{
+	const struct stall_own_threads before = server->own;
+
+	for (size_t i = 0; i < before.count; i++) {
+		const struct stall_own_thread *thread = &before.threads[i];
+		struct stall_error *err =
+			stall_watch_ignore(server->watch, thread->pid, thread->tid, true);
+
+		if (err)
+			stall_own_threads_remove(&server->own, thread->pid, thread->tid);
+		stall_error_destroy(err);
+	}
+}
+
 struct stall_error *stall_watching_on(struct stall_server *server)
 {
 	_cleanup_free_ pid_t *pids = NULL;
@@ -175,6 +191,7 @@ struct stall_error *stall_watching_on(struct stall_server *server)
 		err = settle_thresholds(server);
 	if (err)
 		return err;
+	ignore_again(server);
 	stall_watch_set_alarm(server->watch, handle_alarm);
 	stall_triggers_forget(&server->triggers);
 	server->alerts = 0;

@@ -66,6 +66,7 @@ struct stall_thread {
 	char comm[STALL_COMM];
 	char state;	     // R S D T t Z X I, as in /proc/PID/stat; '?' unknown
 	bool on_cpu;	     // at the last read
+	bool own;	     // it serves the caller of this program
 	uint64_t switches;   // nvcsw + nivcsw at the last read
 	uint64_t fs_base;    // pthread_self(); 0 unknown
 	uint64_t stopped_ns; // how long this tool kept the thread stopped, measured

@@ -100,6 +100,8 @@ static bool does_the_same(const struct stall_poll_thread *thread)
 static void sample_thread(struct stall_poller *poller, struct stall_poll_process *process,
 			  struct stall_poll_thread *thread, stall_sample_fn take, void *arg)
 {
+	if (thread->ignored)
+		return;
 	if (!does_the_same(thread) && !read_thread(poller, process, thread))
 		return;
 	struct stall_thread_sample sample = {

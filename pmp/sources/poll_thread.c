@@ -259,6 +259,9 @@ enum stall_poll_result stall_poll_thread_read(struct stall_poll_reader *reader,
 					      struct stall_poll_thread *thread)
 {
 	struct reading reading = {};
+
+	if (thread->ignored)
+		return STALL_POLL_GONE;
 	int errnum =
 		read_runs(reader, target, task, thread->tid, &thread->runs_fd, true, &reading.runs);
 

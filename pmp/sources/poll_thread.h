@@ -43,6 +43,7 @@ struct stall_poll_thread {
 	bool in_wait;  // `call` is a wait, and it may be in it still
 	bool is_futex; // of that wait
 	bool unwanted; // no wait that is watched
+	bool ignored;  // it is not polled
 	struct stall_proc_syscall call;
 	struct stall_poll_mark mark;
 	uint64_t since_ns, seen_ns; // in `call`: the first and the latest pass
@@ -59,7 +60,7 @@ struct stall_poll_reader {
 };
 
 enum stall_poll_result {
-	STALL_POLL_GONE,
+	STALL_POLL_GONE,    // or ignored
 	STALL_POLL_REFUSED, // not readable, now
 	STALL_POLL_RUNS,    // on a CPU, or about to be
 	STALL_POLL_SAME,    // in the same call as in the previous pass

@@ -31,6 +31,37 @@ void stall_ring_scan_deinit(struct stall_ring_scan *scan)
 	scan->stack = NULL;
 }
 
+static bool find_ignored(const struct stall_ring_scan *scan, pid_t tid, size_t *ret)
+{
+	for (*ret = 0; *ret < scan->ignored_count; (*ret)++)
+		if (scan->ignored[*ret] == tid)
+			return true;
+	return false;
+}
+
+bool stall_ring_scan_ignores(const struct stall_ring_scan *scan, pid_t tid)
+{
+	size_t at;
+
+	return find_ignored(scan, tid, &at);
+}
+
+struct stall_error *stall_ring_scan_ignore(struct stall_ring_scan *scan, pid_t tid, bool on)
+{
+	size_t at;
+	bool found = find_ignored(scan, tid, &at);
+
+	if (found && !on)
+		scan->ignored[at] = scan->ignored[--scan->ignored_count];
+	if (found || !on)
+		return NULL;
+	if (scan->ignored_count == STALL_MAX_IGNORED)
+		return stall_error_create(STALL_ERROR_LIMIT, "%d threads are ignored already",
+					  STALL_MAX_IGNORED);
+	scan->ignored[scan->ignored_count++] = tid;
+	return NULL;
+}
+
 static uint64_t threshold_of(const struct stall_ring_scan *scan, uint32_t kind)
 {
 	return stall_ring_live(scan->ring)->threshold_ns[kind];
@@ -160,7 +191,8 @@ static size_t scan_slot(struct stall_ring_scan *scan, size_t index,
 {
 	uint32_t kind = slot->key.kind;
 
-	if (!slot->tid || kind >= STALL_WAIT_KINDS || !(scan->kinds >> kind & 1)) {
+	if (!slot->tid || kind >= STALL_WAIT_KINDS || !(scan->kinds >> kind & 1) ||
+	    stall_ring_scan_ignores(scan, slot->ns_tid)) {
 		scan->slots[index].settled = slot->seq;
 		return 0;
 	}

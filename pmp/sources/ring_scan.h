@@ -26,7 +26,9 @@ struct stall_ring_scan {
 		uint32_t missed;   // seq of the wait whose stack was missing
 		uint32_t scans;	   // so often
 	} * slots;
-	uint8_t *stack; // room for a copy
+	uint8_t *stack;			  // room for a copy
+	pid_t ignored[STALL_MAX_IGNORED]; // numbers in the server's own pid namespace
+	size_t ignored_count;
 };
 
 // Keeps the fields that are set in `scan`, and initializes the others.
@@ -36,6 +38,10 @@ void stall_ring_scan_deinit(struct stall_ring_scan *scan);
 // Delivers a record for each wait that is due. The next scan is due at scan->next_ns.
 void stall_ring_scan_run(struct stall_ring_scan *scan, const struct stall_wait_handler *handler,
 			 uint64_t now_ns);
+
+// Of an ignored thread no wait is delivered. STALL_ERROR_LIMIT: there are STALL_MAX_IGNORED already.
+struct stall_error *stall_ring_scan_ignore(struct stall_ring_scan *scan, pid_t tid, bool on);
+bool stall_ring_scan_ignores(const struct stall_ring_scan *scan, pid_t tid);
 
 // The recorder's data, in the terms of the other sources.
 void stall_ring_record_settle(const struct stall_ring_scan *scan, struct stall_wait_record *record);

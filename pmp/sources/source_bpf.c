@@ -5,6 +5,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "ebpf/ignored_loader.h"
 #include "ebpf/waits_attach.h"
 #include "ebpf/waits_loader.h"
 #include "ebpf/waits_read.h"
@@ -74,6 +75,16 @@ static struct stall_error *probe_server(void *state, struct stall_worker *worker
 		return NULL;
 	stall_server_uprobes_remove(source->uprobes, snapshot->processes[0].target.pid);
 	return stall_server_uprobes_attach(source->uprobes, worker, snapshot, 0);
+}
+
+static struct stall_error *ignore(void *state, pid_t pid, pid_t tid, bool on)
+{
+	struct source *source = state;
+
+	if (on)
+		return stall_bpf_waits_ignore(source->waits, pid, tid);
+	stall_bpf_waits_heed(source->waits, pid, tid);
+	return NULL;
 }
 
 static struct stall_error *set_threshold(void *state, enum stall_wait_kind kind, uint64_t ns)
@@ -396,6 +407,7 @@ static const struct stall_wait_source_calls calls = {
 	.add = add,
 	.remove = remove_process,
 	.probe_server = probe_server,
+	.ignore = ignore,
 	.set_threshold = set_threshold,
 	.threshold = threshold,
 	.fd = fd,

@@ -8,6 +8,7 @@
 
 #include "base/cleanup.h"
 #include "snapshot/read_child.h"
+#include "sources/poll_ignore.h"
 #include "sources/poll_sample.h"
 #include "sources/poller.h"
 #include "sources/sources.h"
@@ -88,6 +89,13 @@ static void remove_process(void *state, pid_t pid)
 	struct source *source = state;
 
 	stall_poller_remove(source->poller, pid);
+}
+
+static struct stall_error *ignore(void *state, pid_t pid, pid_t tid, bool on)
+{
+	struct source *source = state;
+
+	return stall_poller_ignore(source->poller, pid, tid, on);
 }
 
 static struct stall_error *set_threshold(void *state, enum stall_wait_kind kind, uint64_t ns)
@@ -525,6 +533,7 @@ static const struct stall_wait_source_calls source_calls = {
 	.add = add,
 	.remove = remove_process,
 	.probe_server = probe_server,
+	.ignore = ignore,
 	.set_threshold = set_threshold,
 	.threshold = threshold,
 	.fd = fd,

@@ -119,6 +119,15 @@ static struct stall_error *probe_server(void *state, struct stall_worker *worker
 	return NULL;
 }
 
+// What the library counts for locks and files is counted in the server: its threads cannot be
+// distinguished there.
+static struct stall_error *ignore(void *state, pid_t pid, pid_t tid, bool on)
+{
+	struct stall_watched_ring *ringed = stall_watched_ring_find(state, pid);
+
+	return ringed ? stall_ring_scan_ignore(&ringed->scan, tid, on) : NULL;
+}
+
 static void destroy(void *state)
 {
 	struct stall_watched_rings *source = state;
@@ -211,6 +220,7 @@ static void take_records(struct stall_watched_rings *source, struct stall_watche
 		source->recorded_ns = stall_clock_ns(CLOCK_MONOTONIC);
 		if (record->key.kind >= STALL_WAIT_KINDS ||
 		    !(source->options.kinds >> record->key.kind & 1) ||
+		    stall_ring_scan_ignores(&ringed->scan, record->ns_tid) ||
 		    (record->type != STALL_RECORD_END && record->type != STALL_RECORD_WAKER))
 			continue;
 		stall_ring_record_settle(&ringed->scan, record);
@@ -278,7 +288,8 @@ static bool read_slot(void *state, size_t index, struct stall_wait_now *ret)
 	index -= ringed->scan.first;
 	const volatile struct stall_wait_slot *slots = stall_ring_slots(ringed->ring, &count);
 	if (index >= count || !(slots[index].seq & 1) ||
-	    !stall_ring_read_slot(ringed->ring, index, &slot) || !(slot.seq & 1))
+	    !stall_ring_read_slot(ringed->ring, index, &slot) || !(slot.seq & 1) ||
+	    stall_ring_scan_ignores(&ringed->scan, slot.ns_tid))
 		return false;
 	*ret = (struct stall_wait_now){
 		.key = slot.key,
@@ -524,6 +535,7 @@ static const struct stall_wait_source_calls calls = {
 	.add = add,
 	.remove = remove_process,
 	.probe_server = probe_server,
+	.ignore = ignore,
 	.set_threshold = set_threshold,
 	.threshold = threshold,
 	.fd = fd,

@@ -105,6 +105,10 @@ struct stall_wait_source_calls {
 	struct stall_error *(*probe_server)(void *state, struct stall_worker *worker,
 					    const struct stall_snapshot *snapshot);
 
+	// Ignores a thread of a process until it ends, or heeds it again. `tid`: its number in its own
+	// pid namespace. STALL_ERROR_NO_PROCESS: there is no thread to ignore.
+	struct stall_error *(*ignore)(void *state, pid_t pid, pid_t tid, bool on);
+
 	// Of waits that begin from now on.
 	struct stall_error *(*set_threshold)(void *state, enum stall_wait_kind kind, uint64_t ns);
 	// That of a process; pid 0: the lowest of all.

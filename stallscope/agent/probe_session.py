@@ -24,6 +24,7 @@ from stallscope.agent.events import (
 from stallscope.base.errors import StallscopeError
 from stallscope.base.threads import keep_running, traced
 from stallscope.collectors import processes, rings, versionlayouts
+from stallscope.collectors.ownthreads import Ignoring
 from stallscope.collectors.probecommands import command
 from stallscope.collectors.probestream import Stream
 from stallscope.collectors.triggers.settings import BurstSettings
@@ -171,7 +172,14 @@ class ProbeSession:
         self._logged: set[str] = set()
         """Messages that were logged since it last worked; a cause has few different ones."""
         self._thread: threading.Thread | None = None
+        self._ignoring = Ignoring(self._say)
+        """Our own connections' threads."""
         self.restarts = 0
+
+    def _say(self, line: str) -> None:
+        with self._lock:
+            if self._stream is not None and self._ready:
+                self._stream.say(line)
 
     def use_layout(self, text: str) -> None:
         """Read connections by this layout from now on; "" reads none."""
@@ -233,6 +241,7 @@ class ProbeSession:
             for pid in pids:
                 self._asked.append(_TargetRequest(pid, time.monotonic()))
                 stream.say(f"target {pid}")
+        self._ignoring.begin(pids)
 
     def change(self, settings: ProbeSettings) -> None:
         """Restart it where the settings differ."""
@@ -258,6 +267,7 @@ class ProbeSession:
         """Ask it to end, and wait a short time for that."""
         self._closing.set()
         self._changed.set()
+        self._ignoring.close()
         self._end_stream()
         if self._thread is None:
             return
@@ -338,6 +348,7 @@ class ProbeSession:
                     with self._lock:  # its pipe is closed from here on
                         self._ready = False
                         self._stream = None
+                    self._ignoring.ended()
         except StallscopeError as error:
             why = str(error)
             if not was_ready and settings.backend != "inproc":
@@ -362,7 +373,7 @@ class ProbeSession:
             oldest = self._asked[0] if self._asked else None
             answered = self._answered
         if oldest is None:
-            return self._time_to_watch()
+            return min(self._time_to_watch(), self._ignoring.tick())
         # The time of earlier requests does not count.
         left = max(oldest.asked, answered) + oldest.limit - time.monotonic()
         if left <= 0:
@@ -388,6 +399,8 @@ class ProbeSession:
             return
         line = waitlines.loads(data, "stallscope-probe", number)
         if isinstance(line, Notice):
+            if self._ignoring.answered(line):
+                return
             self._handle(line, now, settings)
         elif not line.final:
             self._note_sampling(line)
@@ -414,6 +427,8 @@ class ProbeSession:
                 with self._lock:
                     if self._layout and self._stream is not None:
                         self._send_layout(self._stream)
+                    known = self._known
+                self._ignoring.begin(known)
                 self._send_targets()
             case "written":
                 request = self._next()

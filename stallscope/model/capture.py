@@ -260,8 +260,8 @@ class Thread(
     """Whether its connection has an open transaction; None: the server did not say."""
     transaction_id: Annotated[Index | None, ADDED] = None
     """InnoDB's id of it, where it has one of its own."""
-    own: Annotated[bool | None, ADDED] = None
-    """True: the connection of stallscope itself."""
+    own: Annotated[bool, OPTIONAL] = False
+    """It serves a connection of stallscope itself."""
     age_ns: Annotated[Index | None, ADDED] = None
     """Since its statement began, or its last one, where it is idle."""
     transaction_ns: Annotated[Index | None, ADDED] = None

@@ -370,7 +370,7 @@ def _with_session(thread: Thread, session: Session, own: int | None, source: str
         digest=session.digest,
         transaction=session.transaction,
         transaction_id=session.transaction_id,
-        own=True if session.own or session.connection == own else None,
+        own=thread.own or session.own or session.connection == own,
         age_ns=_ns(session.seconds),
         transaction_ns=_ns(session.transaction_seconds),
         autocommit=session.autocommit,

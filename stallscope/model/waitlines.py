@@ -254,6 +254,8 @@ class Notice(msgspec.Struct, frozen=True):
     partial: bool = False
     trigger: Trigger | None = None
     """The wait for which the probe took a capture, or could not take it."""
+    tid: int | None = None
+    """A thread that is ignored from now on, or no longer: its number in its own pid namespace."""
 
 
 class _Head(msgspec.Struct, frozen=True):

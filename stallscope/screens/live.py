@@ -17,6 +17,7 @@ from stallscope.base import atomicfile
 from stallscope.base.errors import StallscopeError
 from stallscope.collectors import rings, snapshot
 from stallscope.collectors.calibration import layouts
+from stallscope.collectors.ownthreads import Ignoring
 from stallscope.collectors.probe import PROBE
 from stallscope.collectors.probecommands import command
 from stallscope.collectors.probestream import Stream
@@ -102,6 +103,8 @@ class LiveSource:
         """Where the server keeps its connections."""
         self._memory: tuple[Moment, ...] = ()
         """Sessions of the capture that follows."""
+        self._ignoring = Ignoring(self._say)
+        """Our own connections' threads."""
 
     @property
     def titles(self) -> Sequence[str]:
@@ -145,6 +148,7 @@ class LiveSource:
     def close(self) -> None:
         """End the probe, and wait for that."""
         self._closing.set()
+        self._ignoring.close()
         stream = self._stream
         if stream is not None:
             stream.end()
@@ -152,6 +156,11 @@ class LiveSource:
             self._asking.close()
         for thread in self._threads:
             thread.join(_END_SECONDS)
+
+    def _say(self, line: str) -> None:
+        stream = self._stream
+        if stream is not None:
+            stream.say(line)
 
     def _probe(self) -> None:
         """Serve with waits, or without them where they do not work on this host."""
@@ -185,6 +194,7 @@ class LiveSource:
             if not was_ready and self._options.backend != "inproc":
                 why = rings.advice(error, self._pids)
         finally:
+            self._ignoring.ended()
             self._stream = None
             self._ready = False
             self._asked = None
@@ -215,13 +225,14 @@ class LiveSource:
 
     def _tick(self) -> float:
         """Ask for a capture when it is time; return when to check again."""
+        again = self._ignoring.tick()
         if not self._ready or self._asked is not None or self._paused or self._closing.is_set():
-            return math.inf
+            return again
         left = self._due - time.monotonic()
         if left > 0:
-            return left
+            return min(left, again)
         self._ask()
-        return math.inf
+        return again
 
     def _ask(self) -> None:
         stream = self._stream
@@ -245,8 +256,11 @@ class LiveSource:
         line = waitlines.loads(data, PROBE, number)
         if isinstance(line, WaitLine):
             self._put(WaitsSeen(line))
+        elif self._ignoring.answered(line):
+            return
         elif line.type == "ready":
             self._ready = True
+            self._ignoring.begin(self._pids)
         elif line.type == "error":
             self._asked = None
             self._due = time.monotonic() + _PAUSES[1]

@@ -53,9 +53,9 @@ def test_threads_are_described() -> None:
     assert first.digest == normalize("SELECT * FROM t WHERE a = 5").digest
     assert (second.connection, second.query, second.digest) == (8, None, None)
     assert third == thread(103)
-    assert (first.own, second.own, third.own) == (None, None, None)
+    assert (first.own, second.own, third.own) == (False, False, False)
     asking = annotate(found, redact(msgspec.structs.replace(listed, own=8), normalize))
-    assert [item.own for item in asking.threads] == [None, True, None]
+    assert [item.own for item in asking.threads] == [False, True, False]
     assert "secret" not in repr(found)
     assert raw_statements(listed) == {7: "SELECT * FROM t WHERE a = 'secret'"}
     assert found.notes == ()

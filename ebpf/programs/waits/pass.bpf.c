@@ -258,6 +258,18 @@ static __always_inline bool is_last_of_process(struct task_struct *task)
 	       (void *)signal + bpf_core_field_offset(signal->thread_head);
 }
 
+static __always_inline bool is_ignored(struct task_struct *task, __u32 index)
+{
+	struct stall_ignored *found = &ignored[index & (STALL_MAX_IGNORED - 1)];
+
+	if (index < STALL_IGNORED || index == NO_SLOT)
+		return false;
+	// Else user space releases the number: it is another thread's now.
+	if (found->start_time == task->start_time)
+		found->seen = pass_number;
+	return true;
+}
+
 static __always_inline int handle_passed(struct seq_file *seq, struct task_struct *task)
 {
 	__u32 index;
@@ -269,6 +281,8 @@ static __always_inline int handle_passed(struct seq_file *seq, struct task_struc
 	if (!task->thread_pid) // it has ended
 		return 0;
 	struct stall_wait_slot *slot = slot_of(task, &index);
+	if (!slot && is_ignored(task, index))
+		return 0;
 	struct stall_pass *pass = bpf_map_lookup_elem(&passes, &index);
 	if (!slot || !pass) {
 		pass_threads++;

@@ -14,8 +14,6 @@ VERIFIED_ONCE __u32 find_slot_slow(__u32 tid)
 	return NO_SLOT;
 }
 
-// Puts the thread's slot into the table, unless it has one there. Returns the slot in the table, or
-// NO_SLOT where there is no room. Called by the thread itself or by the iterator that adopts it.
 VERIFIED_ONCE __u32 publish_slot(__u32 tid, __u32 slot)
 {
 	__u64 entry = (__u64)tid << 32 | (slot + 1);
@@ -30,6 +28,18 @@ VERIFIED_ONCE __u32 publish_slot(__u32 tid, __u32 slot)
 			return slot;
 		if (old >> 32 == tid)
 			return slot_of_place(old);
+	}
+	return NO_SLOT;
+}
+
+// The number of a thread that is ignored; NO_SLOT for any other.
+VERIFIED_ONCE __u32 find_ignored(__u32 tid)
+{
+	for (__u32 i = 0; i < STALL_THREAD_PLACES; i++) {
+		__u64 *place = thread_place(tid, i);
+
+		if (place && *place >> 32 == tid && slot_of_place(*place) >= STALL_IGNORED)
+			return slot_of_place(*place);
 	}
 	return NO_SLOT;
 }
@@ -70,6 +80,9 @@ HIDDEN __u32 create_slot_of(struct task_struct *task)
 
 	if (!pid)
 		return NO_SLOT;
+	index = find_ignored(task->pid);
+	if (index != NO_SLOT)
+		return index;
 	index = allocate_slot();
 	struct stall_wait_slot *slot = bpf_map_lookup_elem(&slots, &index);
 	if (!slot)

@@ -11,11 +11,14 @@
 VERIFIED_ONCE __u32 find_slot_slow(__u32 tid);
 // Gives the current thread a slot if it is a target's. NO_SLOT: no target, or no room.
 VERIFIED_ONCE __u32 create_slot(void);
-// The same for any thread.
+// The same for any thread. A number from STALL_IGNORED on: it is ignored, and gets none.
 HIDDEN __u32 create_slot_of(struct task_struct *task);
 // Makes it the slot of this thread.
 HIDDEN void fill_slot(struct stall_wait_slot *slot, struct task_struct *task, __s32 tgid);
 VERIFIED_ONCE int release_slot(__u32 tid);
+// Puts the thread's slot into the table, unless it has one there. Returns the slot in the table, or
+// NO_SLOT where there is no room. Called by the thread itself or by an iterator.
+VERIFIED_ONCE __u32 publish_slot(__u32 tid, __u32 slot);
 
 static __always_inline __u64 *thread_place(__u32 tid, __u32 i)
 {

@@ -16,6 +16,7 @@ __u32 target_count = 0;
 __u64 thresholds[STALL_WAIT_KINDS];
 __u64 scan_period_ns = 0;
 __u64 unknown_until_ns = 0;
+struct stall_ignored ignored[STALL_MAX_IGNORED];
 
 __u32 slots_high = 0;
 __u32 made_count = 0;

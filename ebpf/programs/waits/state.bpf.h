@@ -36,6 +36,8 @@ extern __u64 scan_period_ns;
 // user space is about to find out, and thousands of threads may wait there for work.
 extern __u64 unknown_until_ns;
 
+extern struct stall_ignored ignored[STALL_MAX_IGNORED];
+
 // Written by the programs.
 extern __u32 slots_high; // the slots that were ever in use are below
 extern __u32 made_count; // of made_stats
