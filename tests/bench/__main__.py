@@ -84,7 +84,8 @@ lighthouse
          what Lighthouse says of the report's accessibility: a score of 100 (no root)
 soak     what the tool holds after thousands of captures and after hours: captures, agent (of
          --minutes); and what it does with very much: scale, churn, servers
-cli      how soon a command starts, and what exports cost: start, export (no root)
+cli      how soon a command starts, what commands without a server and exports cost: start,
+         commands, export (no root)
 
 Needs root, the peers (gdb, elfutils, percona-toolkit, bpftrace, bcc) and sysbench:
 scripts/setup --tests.

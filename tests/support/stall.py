@@ -44,7 +44,7 @@ def main() -> int:
         prog="scripts/stall",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="\n".join(f"  {name:36}{stall.story}" for name, stall in STALLS.items()),
+        epilog="\n".join(f"  {name:38}{stall.story}" for name, stall in STALLS.items()),
     )
     parser.add_argument("name", metavar="NAME", choices=STALLS, help="one of those below")
     arguments = parser.parse_args()
