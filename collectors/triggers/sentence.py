@@ -233,7 +233,7 @@ def _terms(node: Node) -> tuple[list[Node], list[Node]]:
 
 
 def _outside(minus: list[Node]) -> str:
-    return f" outside of state {_joined([_quoted(term) for term in minus], 'or')}" if minus else ""
+    return f" not in state {_joined([_quoted(term) for term in minus], 'or')}" if minus else ""
 
 
 def _quoted(node: Node) -> str:

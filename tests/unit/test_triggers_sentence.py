@@ -69,7 +69,7 @@ def default(name: str) -> TriggerSettings:
                 "Threads_running": 40,
                 "Questions": 4,
             },
-            '37 running threads outside of state "User sleep" or "User lock", over 8'
+            '37 running threads not in state "User sleep" or "User lock", over 8'
             " (2 x the usual Threads_running, which is 4);"
             " Questions per second is 4, below 750 (0.25 x its usual value, which is 3,000);"
             " the usual Questions per second is 3,000, over 50;"
