@@ -12,6 +12,7 @@ import resource
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -356,13 +357,17 @@ def test_ten_thousand_incidents_are_listed_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.needs("root")
-def test_of_another_user(store: Store, tmp_path: Path) -> None:
+def test_of_another_user(store: Store, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """Listing needs read access alone and writes nothing; without it, one line says so."""
     copy = tmp_path / "copy"
     shutil.copytree(store.dest, copy)
-    for folder in (tmp_path, *tmp_path.parents):
-        if not folder.stat().st_mode & 0o001:
-            folder.chmod(folder.stat().st_mode | 0o011)
+    # Beside the folders of pytest, which each run of it closes again for others.
+    folder = Path(tempfile.mkdtemp(prefix="stallscope-store-"))
+    request.addfinalizer(lambda: shutil.rmtree(folder))
+    folder.chmod(0o755)
+    dest = folder / "store"
+    shutil.copytree(store.dest, dest)
+    dest.chmod(0o700)
     # Everything is imported before: the interpreter's own files may be root's alone.
     code = f"""
 import contextlib, io, os, sys
@@ -370,7 +375,7 @@ from stallscope.main import main
 with contextlib.redirect_stdout(io.StringIO()):
     main(["incidents", "--dest", {str(copy)!r}])
 os.setgroups([]), os.setgid(65534), os.setuid(65534)
-sys.exit(main(["incidents", "--dest", {str(store.dest)!r}]))
+sys.exit(main(["incidents", "--dest", {str(dest)!r}]))
 """
 
     def as_nobody() -> subprocess.CompletedProcess[str]:
@@ -380,12 +385,12 @@ sys.exit(main(["incidents", "--dest", {str(store.dest)!r}]))
     done = as_nobody()
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
     assert "Permission denied" in done.stderr
-    for path in (store.dest, *store.dest.rglob("*")):
+    for path in (dest, *dest.rglob("*")):
         path.chmod(0o755 if path.is_dir() else 0o644)
     done = as_nobody()
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("3 incidents")
-    assert not (store.dest / layout.INDEX).exists()
+    assert not (dest / layout.INDEX).exists()
 
 
 def test_on_a_terminal(store: Store) -> None:
