@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from stallscope.collectors import processes
+from stallscope.collectors.host.backends import Backends
 from stallscope.collectors.sql import postgres_login, postgres_sessions
 from stallscope.collectors.sql.failures import ConnectError, LateError, RefusedError, StatementError
 from stallscope.collectors.sql.postgres_session import PostgresConnection
@@ -302,16 +303,25 @@ def test_a_server_that_is_stopped_costs_the_deadline(
         wait_until(lambda: clients(server) == before, "no connection was lost, none stayed")
 
 
+def by_titles(server: Postgres) -> float:
+    """Return how many connections of clients there are, without one more."""
+    with closing(Backends(server.pid)) as backends:
+        return backends.collect().values["backends.total"]
+
+
 def test_a_server_that_is_full_is_captured_all_the_same(own: Callable[..., Postgres]) -> None:
     with (
-        own("max_connections=4", "superuser_reserved_connections=0") as server,
+        own("max_connections=6", "superuser_reserved_connections=0") as server,
         row_lock(server, 2) as holder,
         ExitStack() as stack,
     ):
-        fourth = Child([*server.psql("SELECT 1"), "-c", HOLD], server.folder / "clients.log")
+        # By titles: a question would take the slot for a moment.
+        wait_until(lambda: by_titles(server) == 3, "the one that asked before is gone")
         stack.callback(wait_until, server.answers, "there is a slot again")
-        stack.callback(fourth.end)
-        wait_until(lambda: not server.answers(), "no slot is left")
+        for _ in range(3):
+            more = Child([*server.psql("SELECT 1"), "-c", HOLD], server.folder / "clients.log")
+            stack.callback(more.end)
+        wait_until(lambda: by_titles(server) == 6, "no slot is left")
         with connected(server) as connection, pytest.raises(ConnectError, match=r"clients|slots"):
             connection.open(PATIENCE)
         said = first_lines(server)
