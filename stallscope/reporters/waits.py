@@ -124,11 +124,15 @@ class _Screen:
         key = max(stuck, key=lambda key: (key.in_flight, waited(key)), default=None)
         if key is not None and 2 * key.in_flight >= many:
             count, what, longest = key.in_flight, self._what(key), key.longest_in_flight_ms
+            known = count
         elif many:
             count, what, longest = many, kind, self.longest.get(kind, 0.0)
+            # Waits that began before the watching have no line of their own, and no length.
+            known = sum(key.in_flight for key in self.keys if key.kind == kind)
         else:
             return ""
-        since = f", the longest for {duration(longest)}" if longest else ""
+        least = "at least " if known < count else ""
+        since = f", the longest for {least}{duration(longest)}" if longest else ""
         return f"{threads_text(count)} {'waits' if count == 1 else 'wait'} for {what} now{since}"
 
     def _ended(self) -> str:

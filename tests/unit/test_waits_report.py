@@ -93,6 +93,14 @@ def test_a_wait_that_goes_on_counts_before_it_has_ended(excerpts: Excerpts) -> N
     assert shown.index("mutex B\n") < shown.index("mutex A")
 
 
+def test_waits_without_a_line_can_be_longer(excerpts: Excerpts) -> None:
+    line = interval({"mutex": kind(in_flight=40)}, key("A", 0.0, 1, 900.0))
+    shown = text(line, excerpts)
+    assert "40 threads wait for mutex now, the longest for at least 900 ms." in " ".join(
+        shown.split()
+    )
+
+
 def test_what_has_no_name_says_so(excerpts: Excerpts) -> None:
     line = interval(
         {"row-lock": kind(in_flight=7)},
