@@ -140,7 +140,7 @@ def test_a_restart_is_followed(tmp_path: Path) -> None:
     ):
         before = server.pid
         server.shut_down()
-        watch.wait_said("has ended; waiting for it")
+        watch.wait_said("; waiting for it")
         server.start()
         watch.wait_said(f"watching mariadbd (pid {server.pid})")
         with metadata_lock_pileup(server):
@@ -167,7 +167,7 @@ def test_an_upgrade_is_followed(tmp_path: Path) -> None:
         with metadata_lock_pileup(server):
             watch.wait(lambda: "metadata-lock" in verdicts(watch), "metadata-lock")
         server.shut_down()
-        watch.wait_said("has ended; waiting for it")
+        watch.wait_said("; waiting for it")
         server.start()
         watch.wait_said("another program file")
         with global_read_lock(server):

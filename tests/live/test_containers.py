@@ -65,7 +65,9 @@ def stalled(server: MariaDB, made: Box, watch: AgentProcess) -> tuple[Incident, 
     with metadata_lock_pileup(server):
         watch.wait(lambda: watch.of("stall"), "stall")
     watch.wait(lambda: watch.of("end"), "end")
-    (incident,) = incidents(made.volume / "store")
+    found = incidents(made.volume / "store")
+    # A host that is busy can breach a trigger of its own; that is no stall of this server.
+    (incident,) = [one for one in found if one.verdict is not None]
     stored = read_incident(made.volume / "store" / "incidents" / incident.id)
     captures = [one.capture for one in stored.captures()]
     assert trouble(server.pid) == []
