@@ -324,7 +324,7 @@ def incident(tmp_path: Path) -> Path:
 
 def test_incident_timeline_chooses_captures(incident: Path, tmp_path: Path, opened: Opener) -> None:
     with opened(report(tmp_path, incident)) as page:
-        assert "Threads_running 187 > 40" in page.locator(".fired").inner_text()
+        assert "Threads_running is 187, over 40" in page.locator(".fired").inner_text()
         assert number(page, "waiting") == "36"  # the surest verdict of the three
         plots = texts(page, ".plot figcaption")
         titles = {

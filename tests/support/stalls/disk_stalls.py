@@ -77,11 +77,17 @@ STALLS: dict[str, NamedStall] = {
         "20 commits wait until the file system of the server is thawed, in MariaDB",
         Expected(("innodb-redo-sync",), ("ha_commit_trans",)),
     ),
+    "frozen-files-mariadb-fixed": Stall(
+        lambda: MariaDB(*REDO_SYNC_OPTIONS, *LARGE_LOG, parent=MEMORY), commits, QUICK_COMMITS
+    ),
     "frozen-files-mysql97": DiskStall(
         lambda folder: MySQL97(*REDO_SYNC_OPTIONS, parent=folder),
         frozen_files,
         "20 commits wait until the file system of the server is thawed, in MySQL 9.7",
         Expected(("innodb-redo-sync",), ("log_write_up_to", "log_writer")),
+    ),
+    "frozen-files-mysql97-fixed": Stall(
+        lambda: MySQL97(*REDO_SYNC_OPTIONS, *LARGE_LOG_97, parent=MEMORY), commits, QUICK_COMMITS
     ),
     "redo-sync-mariadb-fixed": Stall(
         lambda: MariaDB(*REDO_SYNC_OPTIONS, *LARGE_LOG, parent=MEMORY), commits, QUICK_COMMITS
