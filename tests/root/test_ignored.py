@@ -23,9 +23,12 @@ __all__: list[str] = []
 
 pytestmark = pytest.mark.needs("root", "waits")
 
-HELD_MS = 400
+HELD_MS = 1000
+"""Longer than a probe at rest takes from one look to the next, also on a busy machine."""
 WAITERS = 4
 LONG = ("--events", "--threshold", "100", "--interval", "200")
+LOADED = ("programs", "no-timer")
+"""Those that other kernels try as well."""
 SOURCES = {
     "programs": (),
     "no-timer": ("--no-timer",),
@@ -58,8 +61,15 @@ def tids_of(events: Sequence[Event], since_ns: int = 0) -> set[int | None]:
     return {event.tid for event in events if (event.start_ns or 0) >= since_ns}
 
 
-@pytest.mark.kernels("waits")
-@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize(
+    "source",
+    [
+        # An emulated machine is too slow for the passes of a probe at rest: its short waits end
+        # between two of them.
+        pytest.param(source, marks=[pytest.mark.kernels("waits")] if source in LOADED else [])
+        for source in SOURCES
+    ],
+)
 def test_an_ignored_thread_is_in_no_line_until_it_is_heeded(target: Target, source: str) -> None:
     tids = waiting_tids(target)
     with Waits(*LONG, *SOURCES[source], pids=(target.pid,)) as watch:
