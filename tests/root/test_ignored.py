@@ -27,7 +27,7 @@ HELD_MS = 1000
 """Longer than a probe at rest takes from one look to the next, also on a busy machine."""
 WAITERS = 4
 LONG = ("--events", "--threshold", "100", "--interval", "200")
-LOADED = ("programs", "no-timer")
+LOADED = ("programs", "no-timer", "poll")
 """Those that other kernels try as well."""
 SOURCES = {
     "programs": (),
