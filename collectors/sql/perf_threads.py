@@ -9,7 +9,8 @@ from collections.abc import Collection, Mapping
 from stallscope.base.text import one_line
 from stallscope.collectors.sql.collecting import SqlCollector, number
 from stallscope.collectors.sql.failures import StatementError
-from stallscope.collectors.sql.protocol import PROGRAM, Row, SqlSession
+from stallscope.collectors.sql.identity import PROGRAM
+from stallscope.collectors.sql.protocol import Row, SqlSession
 from stallscope.model.sessions import MAX_STATEMENT, Session
 
 __all__ = [

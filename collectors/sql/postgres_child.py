@@ -13,15 +13,14 @@ import os
 import resource
 import select
 import socket
-import struct
 import sys
 
 import msgspec
 from psycopg import Error, pq
 from psycopg.conninfo import make_conninfo
 
-from stallscope.base import package
 from stallscope.base.text import one_line
+from stallscope.collectors.sql.identity import PROGRAM, TAG, listener
 from stallscope.collectors.sql.postgres_messages import Answer, Failed, Hello, Opened, Query, Reply
 
 __all__ = ["main"]
@@ -30,8 +29,6 @@ MAX_MEMORY = 2 << 30
 MAX_REQUEST = 1 << 20
 MAX_VALUE = 4096
 """Bytes of one value that are passed on."""
-PROGRAM = "stallscope"
-TAG = f"/* stallscope {package.version()} */ "
 # First of all: what the owner of a database put into its search path is not called. Then: the
 # server ends statements that nobody waits for any more, in milliseconds.
 SESSION = (
@@ -146,11 +143,8 @@ class _Server:
         )
 
     def _listener(self) -> int | None:
-        size = struct.calcsize("3i")
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(self._raw.socket)) as end:
-            if end.family == socket.AF_UNIX:
-                said = end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
-                return int(struct.unpack("3i", said)[0])
+            return listener(end) if end.family == socket.AF_UNIX else None
         return None
 
 

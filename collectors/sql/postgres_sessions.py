@@ -9,6 +9,7 @@ import msgspec
 
 from stallscope.base.text import one_line
 from stallscope.collectors.sql.failures import SqlError, StatementError
+from stallscope.collectors.sql.identity import PROGRAM
 from stallscope.collectors.sql.postgres_locks import Waiter, waits_of
 from stallscope.collectors.sql.postgres_session import PostgresConnection, PostgresSession
 from stallscope.model.sessions import MAX_STATEMENT, UNKNOWN, Session, Sessions
@@ -16,8 +17,6 @@ from stallscope.model.sessions import MAX_STATEMENT, UNKNOWN, Session, Sessions
 __all__ = ["ACTIVITY", "fetch", "read_sessions", "session_of", "sessions_of"]
 
 MAX_SESSIONS = 20_000
-PROGRAM = "stallscope"
-"""What a connection of stallscope says of itself (application_name)."""
 # Columns of all versions from 10 on. Ages are of one moment: now() is that of the transaction.
 ACTIVITY = """\
 SELECT pid, usename, datname, CASE WHEN client_port = -1 THEN '[local]'

@@ -23,7 +23,6 @@ from pymysql.constants import COMMAND, CR, ER, FIELD_TYPE
 from pymysql.converters import conversions
 from pymysql.cursors import SSCursor
 
-from stallscope.base import package
 from stallscope.base.errors import StallscopeError
 from stallscope.base.text import one_line
 from stallscope.collectors import ownthreads
@@ -35,15 +34,13 @@ from stallscope.collectors.sql.failures import (
     RefusedError,
     StatementError,
 )
+from stallscope.collectors.sql.identity import PROGRAM, TAG, listener
 from stallscope.collectors.sql.login import Login, Tls
 from stallscope.collectors.sql.versions import ServerFacts, parse
 
-__all__ = ["TAG", "Row", "Rows", "SqlSession", "connect", "reach"]
+__all__ = ["Row", "Rows", "SqlSession", "connect", "reach"]
 
 Row = tuple[Any, ...]
-
-TAG = f"/* stallscope {package.version()} */ "
-"""The beginning of every statement, so that people recognize it in a processlist or a log."""
 
 _MAX_PACKET = 16 << 20
 _KEEPALIVE = (
@@ -113,8 +110,6 @@ _CONVERSIONS: dict[Any, Any] = {
 }
 
 
-PROGRAM = "stallscope"
-"""What a connection says of itself, where a server keeps it."""
 _NUMBERS = itertools.count(1)
 
 
@@ -479,17 +474,8 @@ def _set_up(raw: pymysql.Connection[Any], local: socket.socket | None) -> Server
         socket=str(path) if path else None,
         port=int(str(port)) if port else None,
         datadir=str(datadir) if datadir else None,
-        listener_pid=None if local is None else _listener(local),
+        listener_pid=None if local is None else listener(local),
     )
-
-
-def _listener(end: socket.socket) -> int | None:
-    """Return the process that called listen(2), 0 being one of another pid namespace."""
-    with contextlib.suppress(OSError):
-        size = struct.calcsize("3i")
-        pid, _, _ = struct.unpack("3i", end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
-        return int(pid)
-    return None
 
 
 def _connect_failure(login: Login, error: Exception) -> ConnectError:

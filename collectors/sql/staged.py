@@ -15,9 +15,10 @@ import msgspec
 
 from stallscope.base.errors import StallscopeError
 from stallscope.collectors.sql.failures import SqlError, StatementError
+from stallscope.collectors.sql.identity import TAG
 from stallscope.collectors.sql.innodb_status import read_report
 from stallscope.collectors.sql.login import Login
-from stallscope.collectors.sql.protocol import TAG, Row, SqlSession, connect, reach
+from stallscope.collectors.sql.protocol import Row, SqlSession, connect, reach
 
 __all__ = ["Known", "Staged"]
 
