@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ebpf/ignored_loader.h"
 
-#include <errno.h>
-
-#include "base/cleanup.h"
 #include "ebpf/task_iterator.h"
 #include "ebpf/waits_slots.h"
 #include "ebpf/waits_state.h"
@@ -51,31 +48,19 @@ static struct stall_error *find_free(struct stall_bpf_waits *waits, size_t *ret)
 				  STALL_MAX_IGNORED);
 }
 
-static struct stall_error *run_iterator(struct stall_bpf_waits *waits, pid_t pid)
-{
-	_cleanup_(stall_bpf_records_deinit) struct stall_bpf_records nothing = {};
-	struct bpf_link *link =
-		stall_task_iterator_attach(waits->skeleton->progs.stall_ignore, pid);
-
-	if (!link)
-		return stall_error_os(errno, "cannot attach the BPF task iterator");
-	struct stall_error *err = stall_task_iterator_run(link, SIZE_MAX, &nothing);
-	bpf_link__destroy(link);
-	return err;
-}
-
 // Where the kernel cannot limit the iterator, or ended it early, it walks over all tasks.
 static struct stall_error *find_thread(struct stall_bpf_waits *waits, pid_t pid)
 {
 	const volatile __u32 *found = &waits->skeleton->bss->ignored_found;
+	struct bpf_program *program = waits->skeleton->progs.stall_ignore;
 
 	if (!waits->no_limit) {
-		struct stall_error *err = run_iterator(waits, pid);
+		struct stall_error *err = stall_task_iterator_walk(program, pid);
 
 		if (err)
 			return err;
 	}
-	return *found ? NULL : run_iterator(waits, 0);
+	return *found ? NULL : stall_task_iterator_walk(program, 0);
 }
 
 // The slot that it had. Its programs may write it until they have ended.

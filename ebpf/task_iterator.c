@@ -89,3 +89,15 @@ struct stall_error *stall_task_iterator_add(struct bpf_link *link, size_t max_by
 		}
 	}
 }
+
+struct stall_error *stall_task_iterator_walk(struct bpf_program *program, pid_t pid)
+{
+	_cleanup_(stall_bpf_records_deinit) struct stall_bpf_records nothing = {};
+	struct bpf_link *link = stall_task_iterator_attach(program, pid);
+
+	if (!link)
+		return stall_error_os(errno, "cannot attach the BPF task iterator");
+	struct stall_error *err = stall_task_iterator_run(link, SIZE_MAX, &nothing);
+	bpf_link__destroy(link);
+	return err;
+}

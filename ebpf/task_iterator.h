@@ -31,5 +31,7 @@ struct stall_error *stall_task_iterator_add(struct bpf_link *link, size_t max_by
 					    struct stall_bpf_records *records);
 struct stall_error *stall_task_iterator_run(struct bpf_link *link, size_t max_bytes,
 					    struct stall_bpf_records *records);
+// Runs a program that has no output, once. pid: as above.
+struct stall_error *stall_task_iterator_walk(struct bpf_program *program, pid_t pid);
 
 #endif

@@ -237,21 +237,10 @@ bool stall_bpf_waits_has_timer(const struct stall_bpf_waits *waits)
 
 /* Targets. */
 
-static struct stall_error *run_iterator(struct stall_bpf_waits *waits, pid_t pid)
-{
-	_cleanup_(stall_bpf_records_deinit) struct stall_bpf_records nothing = {};
-	struct bpf_link *link = stall_task_iterator_attach(waits->skeleton->progs.stall_adopt, pid);
-
-	if (!link)
-		return stall_error_os(errno, "cannot attach the BPF task iterator");
-	struct stall_error *err = stall_task_iterator_run(link, SIZE_MAX, &nothing);
-	bpf_link__destroy(link);
-	return err;
-}
-
 // Where the kernel cannot limit the iterator, or ended it early, it walks over all tasks.
 static struct stall_error *adopt(struct stall_bpf_waits *waits, pid_t pid)
 {
+	struct bpf_program *program = waits->skeleton->progs.stall_adopt;
 	struct waits__bss *bss = waits->skeleton->bss;
 
 	bss->adopted_pid = pid;
@@ -260,7 +249,7 @@ static struct stall_error *adopt(struct stall_bpf_waits *waits, pid_t pid)
 	// At rest only a second pass shows that a thread waits.
 	waits->skeleton->data->adopts_waits = waits->attached;
 	if (!waits->no_limit) {
-		struct stall_error *err = run_iterator(waits, pid);
+		struct stall_error *err = stall_task_iterator_walk(program, pid);
 
 		// ESRCH: there is no such process.
 		if (err && err->errnum != EINVAL && err->errnum != ENOENT)
@@ -270,7 +259,7 @@ static struct stall_error *adopt(struct stall_bpf_waits *waits, pid_t pid)
 	}
 	if (*(volatile __u32 *)&bss->adopted_last)
 		return NULL;
-	return run_iterator(waits, 0);
+	return stall_task_iterator_walk(program, 0);
 }
 
 static void set_target_filter(struct stall_bpf_waits *waits)

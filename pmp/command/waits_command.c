@@ -155,10 +155,8 @@ static struct stall_error *run_ignore(struct command *command, const char *text)
 static struct stall_error *run_heed(struct command *command, const char *text)
 {
 	struct stall_ignored_name name;
-	struct stall_error *err = stall_ignored_name_parse(text, &name);
+	struct stall_error *err = stall_heeded_name_parse(text, &name);
 
-	if (!err && !name.tid)
-		err = stall_error_create(STALL_ERROR_USAGE, "say heed PID TID");
 	if (err)
 		return report_failure(command, err);
 	stall_error_destroy(stall_watch_ignore(command->watch, name.pid, name.tid, false));

@@ -110,10 +110,8 @@ static struct stall_error *run_ignore(struct stall_server *server, const char *t
 static struct stall_error *run_heed(struct stall_server *server, const char *text)
 {
 	struct stall_ignored_name name;
-	struct stall_error *failed = stall_ignored_name_parse(text, &name);
+	struct stall_error *failed = stall_heeded_name_parse(text, &name);
 
-	if (!failed && !name.tid)
-		failed = stall_error_create(STALL_ERROR_USAGE, "say heed PID TID");
 	if (failed)
 		return stall_answer_refused(server, failed);
 	stall_own_threads_remove(&server->own, name.pid, name.tid);

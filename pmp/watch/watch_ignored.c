@@ -33,6 +33,13 @@ struct stall_error *stall_ignored_name_parse(const char *text, struct stall_igno
 	return err;
 }
 
+struct stall_error *stall_heeded_name_parse(const char *text, struct stall_ignored_name *ret)
+{
+	struct stall_error *err = stall_ignored_name_parse(text, ret);
+
+	return err || ret->tid ? err : stall_error_create(STALL_ERROR_USAGE, "say heed PID TID");
+}
+
 struct stall_error *stall_ignored_name_resolve(struct stall_ignored_name *name)
 {
 	struct stall_target target;

@@ -20,6 +20,8 @@ struct stall_ignored_name {
 
 // From "PID TID" or "PID socket:INODE".
 struct stall_error *stall_ignored_name_parse(const char *text, struct stall_ignored_name *ret);
+// From "PID TID" alone.
+struct stall_error *stall_heeded_name_parse(const char *text, struct stall_ignored_name *ret);
 // Sets the number of the thread, where it is not known.
 struct stall_error *stall_ignored_name_resolve(struct stall_ignored_name *name);
 
