@@ -62,13 +62,17 @@ def _lost(thread: Thread) -> str:
     return ", and its transaction is rolled back" if thread.transaction else ""
 
 
+def _involved(finding: Finding) -> tuple[int, ...]:
+    """Return the threads of a finding: those that wait, and the blocker."""
+    if finding.blocker is None or finding.blocker.thread is None:
+        return finding.members
+    return (*finding.members, finding.blocker.thread)
+
+
 def _by_thaw(scene: Scene, finding: Finding) -> Iterator[Ending]:
     """Yield what thaws the file systems on which a thread of the finding changes a file."""
-    involved = [*finding.members]
-    if finding.blocker is not None and finding.blocker.thread is not None:
-        involved.append(finding.blocker.thread)
     mounts = set()
-    for index in involved:
+    for index in _involved(finding):
         thread = scene.capture.threads[index]
         mount = thread.file.mount if thread.file is not None else None
         if mount is not None and mount.isprintable() and files.is_frozen(thread):
@@ -174,10 +178,7 @@ def _by_statement(
             continue
         if not _in_range(entry, version):
             continue
-        involved = [*finding.members]
-        if finding.blocker is not None and finding.blocker.thread is not None:
-            involved.append(finding.blocker.thread)
-        if patterns and not any(scene.shape(index).fits(patterns) for index in involved):
+        if patterns and not any(scene.shape(i).fits(patterns) for i in _involved(finding)):
             continue
         statement = " ".join(entry.statement.split())
         if entry.shell:

@@ -106,11 +106,6 @@ class _Registry:
             self._threads[descriptor] = thread
             # Data is not waited for: only the end.
             self._ends.register(descriptor, select.EPOLLRDHUP)
-            if self._watcher is None:
-                self._watcher = threading.Thread(
-                    target=self._watch, name="own-threads", daemon=True
-                )
-                self._watcher.start()
             self._claim(thread)
         self.changed()
 
@@ -140,6 +135,11 @@ class _Registry:
         with self._lock:
             self._listeners.append(listener)
             self._claims = True
+            if self._watcher is None:
+                self._watcher = threading.Thread(
+                    target=self._watch, name="own-threads", daemon=True
+                )
+                self._watcher.start()
             for thread in self._threads.values():
                 self._claim(thread)
 

@@ -8,7 +8,16 @@ from pathlib import Path
 import msgspec
 
 from stallscope.base.errors import StallscopeError, UsageError
-from stallscope.collectors import gdb, packs, probe, processes, pyspy, rings, versionlayouts
+from stallscope.collectors import (
+    gdb,
+    packs,
+    probe,
+    processes,
+    pyspy,
+    rings,
+    rootpath,
+    versionlayouts,
+)
 from stallscope.collectors.probecommands import command, given
 from stallscope.model import capturefile, memorysessions
 from stallscope.model.capture import FROZEN, SESSIONS, Capture, Note, Process
@@ -229,9 +238,8 @@ def _pg_version(server: processes.Server) -> str | None:
     """Read PG_VERSION of a PostgreSQL data directory, as the server sees it."""
     if family(server.main.exe, server.main.comm) != "postgres" or not server.datadir:
         return None
-    try:
-        with open(f"/proc/{server.main.pid}/root/{server.datadir}/PG_VERSION", "rb") as file:
-            text = file.read(64).decode("ascii", "replace").strip()
-    except OSError:
+    data = rootpath.read(server.main.pid, f"{server.datadir}/PG_VERSION", 64)
+    if data is None:
         return None
+    text = data.decode("ascii", "replace").strip()
     return text if text.replace(".", "").isdigit() else None

@@ -168,14 +168,14 @@ def _add_burst_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Exit:
     """Capture, analyze, print, save."""
     _check(args)
-    if args.signatures:
-        catalog.load(args.signatures)  # a mistake in the user's files comes first
+    # A mistake in the user's files comes first.
+    theirs = catalog.load(args.signatures) if args.signatures else None
     if args.output is not None:
         args.output = _output(args)
     unsaved: str | None = None
     with ExitStack() as at_end:
         # The burst is a wait of half a second: the signatures are read meanwhile.
-        signatures = Meanwhile(lambda: catalog.load(args.signatures), "stallscope-signatures")
+        signatures = Meanwhile(lambda: theirs or catalog.load(), "stallscope-signatures")
         capture = _capture(args, at_end)
         try:
             stall = _report(capture, args, signatures.result())
