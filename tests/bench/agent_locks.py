@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from typing import NamedTuple
@@ -13,6 +12,7 @@ from stallscope.collectors.sql.connection import Connection
 from stallscope.collectors.sql.login import Login
 from stallscope.collectors.sql.protocol import SqlSession
 from tests.bench import progress
+from tests.bench.asking import ask_ms, median_of
 from tests.bench.stats import Figure, Row, Section, figure
 from tests.support.servers import PATIENCE, MySQL97, SqlServer, wait_until
 from tests.support.servers.clients import idle_connections, running_statements
@@ -49,7 +49,7 @@ def section(quick: bool) -> Section:
             progress(f"{scene.waiters} waiters of {scene.rows} rows")
             with _waiting(server, scene):
                 rows.append(_measured(server, scene))
-    slowest = max(_median(row, "all of a capture") for row in rows)
+    slowest = max(median_of(row, "all of a capture") for row in rows)
     return Section(
         "lock-waits",
         f"Who waits for whom on MySQL 9.7 with {OPEN} open transactions",
@@ -111,7 +111,7 @@ def _measured(server: SqlServer, scene: Scene) -> Row:
         connection = stack.enter_context(closing(Connection(login)))
 
         def times(ask: Callable[[SqlSession], object], turns: int) -> Figure:
-            return figure([_ms(connection, ask) for _ in range(turns)], "ms")
+            return figure([ask_ms(connection, ask) for _ in range(turns)], "ms")
 
         found = connection.ask(lock_waits.read_row_locks, PATIENCE)
         owners = {wait.owner for wait in found.waits}
@@ -135,18 +135,3 @@ def _look_up(session: SqlSession, ids: Sequence[int]) -> None:
     """Ask as for a few transactions, for all of them."""
     places = ", ".join(["%s"] * len(ids))
     session.select(lock_waits.DATA_LOCK_WAITS.format(lock_waits.BLOCKING, places), ids)
-
-
-def _ms(connection: Connection, ask: Callable[[SqlSession], object]) -> float:
-    def timed(session: SqlSession) -> float:
-        begun = time.perf_counter()
-        ask(session)
-        return (time.perf_counter() - begun) * 1e3
-
-    return connection.ask(timed, PATIENCE)
-
-
-def _median(row: Row, column: str) -> float:
-    cell = row.cells[column]
-    assert isinstance(cell, Figure)
-    return cell.median

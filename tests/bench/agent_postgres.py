@@ -13,6 +13,7 @@ from stallscope.collectors.sql import postgres_login, postgres_sessions
 from stallscope.collectors.sql.postgres_backends import read_backends
 from stallscope.collectors.sql.postgres_session import PostgresConnection, PostgresSession
 from tests.bench import progress
+from tests.bench.asking import ask_ms, median_of
 from tests.bench.stats import Figure, Row, Section, figure
 from tests.support.servers import PATIENCE, Postgres, Postgres17
 from tests.support.stalls.postgres_locks import row_lock
@@ -35,7 +36,7 @@ def section(quick: bool) -> Section:
             progress(f"{kind.name}, {waiters} waiters of one row")
             with kind("max_connections=300") as server, row_lock(server, waiters):
                 rows.append(_measured(server, waiters))
-    slowest = max(_median(row, "all of a capture") for row in rows)
+    slowest = max(median_of(row, "all of a capture") for row in rows)
     return Section(
         "postgres",
         "Who waits for whom on PostgreSQL",
@@ -62,7 +63,7 @@ def _measured(server: Postgres, waiters: int) -> Row:
     with closing(PostgresConnection(login)) as connection:
 
         def times(ask: Callable[[PostgresSession], object]) -> Figure:
-            return figure([_ms(connection, ask) for _ in range(TURNS)], "ms")
+            return figure([ask_ms(connection, ask) for _ in range(TURNS)], "ms")
 
         known = postgres_sessions.fetch(connection, PATIENCE)
         assert len(known.waits) == waiters, (known.reason, known.notes)
@@ -83,18 +84,3 @@ def _pss(connection: PostgresConnection) -> float:
         if line.startswith("Pss:"):
             return int(line.split()[1]) / 1024
     raise AssertionError("no Pss")
-
-
-def _ms(connection: PostgresConnection, ask: Callable[[PostgresSession], object]) -> float:
-    def timed(session: PostgresSession) -> float:
-        begun = time.perf_counter()
-        ask(session)
-        return (time.perf_counter() - begun) * 1e3
-
-    return connection.ask(timed, PATIENCE)
-
-
-def _median(row: Row, column: str) -> float:
-    cell = row.cells[column]
-    assert isinstance(cell, Figure)
-    return cell.median

@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, Dialog, Page, Request, expect, sync_pla
 
 from tests.support.servers import PATIENCE
 
-__all__ = ["CHROMIUM", "READY", "chromium", "new_page", "quiet_page"]
+__all__ = ["CHROMIUM", "READY", "axe_finds_nothing", "chromium", "new_page", "quiet_page"]
 
 CHROMIUM = "/usr/bin/chromium-headless-shell"
 READY = "html[data-ready=yes]"
@@ -46,6 +46,18 @@ def new_page(browser: Browser) -> Page:
     page = browser.new_page()
     page.set_default_timeout(_PATIENCE_MS)
     return page
+
+
+def axe_finds_nothing(page: Page, axe: str) -> bool:
+    """Run axe-core, whose script is ``axe``, and assert that it finds nothing; return whether
+    it has checked anything. The page's policy must be switched off."""
+    page.evaluate(axe)
+    found = page.evaluate("axe.run()")
+    said = [
+        (rule["id"], [node["target"] for node in rule["nodes"][:3]]) for rule in found["violations"]
+    ]
+    assert said == []
+    return bool(found["passes"])
 
 
 @contextmanager

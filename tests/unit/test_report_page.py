@@ -503,7 +503,7 @@ def test_axe_finds_nothing(
     scheme: str, page_of_a_row_lock: Path, incident: Path, tmp_path: Path, browser: Browser
 ) -> None:
     """The page's policy lets no other script run: axe runs where it is switched off."""
-    from tests.support.browser import READY
+    from tests.support.browser import READY, axe_finds_nothing
 
     for path in (page_of_a_row_lock, report(tmp_path, incident)):
         context = browser.new_context(bypass_csp=True, color_scheme=scheme)  # type: ignore[arg-type]
@@ -511,13 +511,6 @@ def test_axe_finds_nothing(
             page = context.new_page()
             page.goto(path.as_uri())
             page.wait_for_selector(READY)
-            page.evaluate(AXE.read_text())
-            found = page.evaluate("axe.run()")
-            said = [
-                (rule["id"], [node["target"] for node in rule["nodes"][:3]])
-                for rule in found["violations"]
-            ]
-            assert said == []
-            assert found["passes"]
+            assert axe_finds_nothing(page, AXE.read_text())
         finally:
             context.close()

@@ -59,6 +59,14 @@ def _slow_doublewrite(folder: Path) -> SqlServer:
     return MySQL97(*SMALL_POOL, *LARGE_LOG_97, where, parent=MEMORY)
 
 
+# The fixed twins of stalls of the redo log, whatever holds it up.
+COMMITS_MARIADB = Stall(
+    lambda: MariaDB(*REDO_SYNC_OPTIONS, *LARGE_LOG, parent=MEMORY), commits, QUICK_COMMITS
+)
+COMMITS_97 = Stall(
+    lambda: MySQL97(*REDO_SYNC_OPTIONS, *LARGE_LOG_97, parent=MEMORY), commits, QUICK_COMMITS
+)
+
 STALLS: dict[str, NamedStall] = {
     # --- commits --------------------------------------------------------------------------------
     "redo-sync-fixed": Stall(
@@ -77,30 +85,22 @@ STALLS: dict[str, NamedStall] = {
         "20 commits wait until the file system of the server is thawed, in MariaDB",
         Expected(("innodb-redo-sync",), ("ha_commit_trans",)),
     ),
-    "frozen-files-mariadb-fixed": Stall(
-        lambda: MariaDB(*REDO_SYNC_OPTIONS, *LARGE_LOG, parent=MEMORY), commits, QUICK_COMMITS
-    ),
+    "frozen-files-mariadb-fixed": COMMITS_MARIADB,
     "frozen-files-mysql97": DiskStall(
         lambda folder: MySQL97(*REDO_SYNC_OPTIONS, parent=folder),
         frozen_files,
         "20 commits wait until the file system of the server is thawed, in MySQL 9.7",
         Expected(("innodb-redo-sync",), ("log_write_up_to", "log_writer")),
     ),
-    "frozen-files-mysql97-fixed": Stall(
-        lambda: MySQL97(*REDO_SYNC_OPTIONS, *LARGE_LOG_97, parent=MEMORY), commits, QUICK_COMMITS
-    ),
-    "redo-sync-mariadb-fixed": Stall(
-        lambda: MariaDB(*REDO_SYNC_OPTIONS, *LARGE_LOG, parent=MEMORY), commits, QUICK_COMMITS
-    ),
+    "frozen-files-mysql97-fixed": COMMITS_97,
+    "redo-sync-mariadb-fixed": COMMITS_MARIADB,
     "redo-sync-mysql97": DiskStall(
         lambda folder: MySQL97(*REDO_SYNC_OPTIONS, parent=folder),
         redo_sync,
         f"20 commits wait for the redo log {NOT_ANSWER}, in MySQL 9.7",
         Expected(("innodb-redo-sync",), ("log_write_up_to",)),
     ),
-    "redo-sync-mysql97-fixed": Stall(
-        lambda: MySQL97(*REDO_SYNC_OPTIONS, *LARGE_LOG_97, parent=MEMORY), commits, QUICK_COMMITS
-    ),
+    "redo-sync-mysql97-fixed": COMMITS_97,
     "binlog-sync": DiskStall(
         lambda folder: MySQL55(*BINLOG, parent=folder),
         redo_sync,
