@@ -27,7 +27,7 @@ SCHEMA = "stallscope.storage-files/1"
 MAX_LINE = 64 << 20
 """The most bytes of a line; that of a process with 16,384 files is far smaller."""
 
-Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 63)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 Sum = Annotated[float, msgspec.Meta(ge=0, le=1e40)]
 """The kernel adds with 128 bits; a double keeps 15 digits of it."""
 
