@@ -357,7 +357,7 @@ def _unaccounted(
     found = []
     began = sum(measured.began.values())
     if began:
-        why = f"{len(measured.began)} processes of the server began after the start"
+        why = f"of processes of the server that began after the start ({len(measured.began)})"
         found.append(Unaccounted("new processes", began, f"{why}: their files were not watched"))
     if charged is None:
         why = _reason(measured) or "the probe does not say"

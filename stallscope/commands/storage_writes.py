@@ -92,7 +92,8 @@ def run(args: argparse.Namespace) -> Exit:
 
 def _measured(args: argparse.Namespace) -> WritesReport:
     from stallscope.analyzers import storagewrites as analysis
-    from stallscope.collectors import processes, storagewrites
+    from stallscope.collectors import processes
+    from stallscope.collectors.host import storagewrites
     from stallscope.reporters import progress
 
     _, servers = processes.resolve(args.pid, _common.selector(args))

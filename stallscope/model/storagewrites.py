@@ -40,7 +40,7 @@ MAX_BYTES = 16 << 20
 _MARK = b'"stallscope.storage-writes/1"'
 _HEAD = 200
 
-Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 63)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 Real = Annotated[float, msgspec.Meta(ge=0, le=1e18)]
 Text = Annotated[str, msgspec.Meta(max_length=4200)]
 Items = msgspec.Meta(max_length=4096)

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -42,6 +41,19 @@ def report_of(name: str) -> WritesReport:
 
 def by_class(report: WritesReport) -> dict[str, model.ClassWrites]:
     return {item.file_class: item for item in report.classes}
+
+
+def texts(value: object) -> Iterator[str]:
+    """Yield all texts of a JSON document."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list):
+        for item in value:
+            yield from texts(item)
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield key
+            yield from texts(item)
 
 
 def check(path: Path, text: str) -> None:
@@ -76,7 +88,7 @@ def test_a_saved_report_is_read_again(name: str) -> None:
     contract = {"schema", "seconds", "classes", "process_write_bytes"}
     assert contract <= found.keys()
     assert all({"class", "bytes", "requests"} <= item.keys() for item in found["classes"])
-    assert not re.search(r"\\u00(1b|07)|\\u202e", data.decode())
+    assert all(text.isprintable() for text in texts(found))
 
 
 def test_the_doublewrite_buffer_is_taken_from_the_system_tablespace() -> None:
@@ -184,8 +196,8 @@ def test_other_processes() -> None:
 
 
 def test_the_course() -> None:
-    first, half, last = report_of("mysql").series
-    assert (first.seconds, half.seconds, last.seconds) == (0.0, 30.0, 60.0)
+    half, last = report_of("mysql").series
+    assert (half.seconds, last.seconds) == (30.0, 60.0)
     assert half.bytes["redo"] == last.bytes["redo"] == 30 * MIB
 
 
