@@ -28,8 +28,8 @@ STATUS = (
     " 'Innodb_dblwr_pages_written', 'Innodb_dblwr_writes', 'Innodb_log_write_requests',"
     " 'Innodb_log_writes', 'Innodb_lsn_current', 'Innodb_max_trx_id', 'Innodb_os_log_fsyncs',"
     " 'Innodb_os_log_written', 'Innodb_page_size', 'Innodb_pages_written',"
-    " 'Innodb_redo_log_current_lsn', 'Innodb_rows_deleted', 'Innodb_rows_inserted', 'Innodb_rows_updated', 'Questions',"
-    " 'Sort_merge_passes', 'Threads_running', 'Uptime')"
+    " 'Innodb_redo_log_current_lsn', 'Innodb_rows_deleted', 'Innodb_rows_inserted',"
+    " 'Innodb_rows_updated', 'Questions', 'Sort_merge_passes', 'Threads_running', 'Uptime')"
 )
 VARIABLES = (
     "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('autocommit', 'binlog_commit_wait_count',"
