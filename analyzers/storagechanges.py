@@ -62,12 +62,23 @@ def changes(first: StorageCounters, last: StorageCounters) -> StorageChanges:
     }
     rows, rows_source = _rows(grown, last)
     row_bytes, row_bytes_source = _row_bytes(grown, last)
-    notes = [f"{name}: {why}" for name, why in last.missing.items()]
+    commits = _commits(grown, last)
+    if commits is not None and not commits.exact and rows is not None and rows < commits.count:
+        # A statement or transaction that matched no row has changed nothing.
+        commits = Commits(rows, f"{commits.source}; at most one a row", exact=False)
+    missing = dict(last.missing)
+    if commits is None or commits.exact:
+        missing.pop("transactions", None)  # nothing else would be known with them
+    notes = [f"{name}: {why}" for name, why in missing.items()]
+    if grown.get("pg_stat_bgwriter.checkpoints") == 0:
+        notes.append(
+            "no checkpoint began in this time: most bytes of data files are written by one"
+        )
     return StorageChanges(
         seconds,
         last.family,
         last.version,
-        commits=_commits(grown, last),
+        commits=commits,
         rows=rows,
         rows_source=rows_source,
         row_bytes=row_bytes,

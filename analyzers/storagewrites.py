@@ -121,6 +121,7 @@ def report(
         settings={_text(k, 100): _text(v) for k, v in changes.settings.items()} if changes else {},
         devices=_devices(measured, files),
         other_processes_bytes=_others(measured),
+        other_processes_hidden=measured.last.hidden,
         unaccounted=_unaccounted(measured, sums, charged, write_bytes, io),
         files=_largest(files),
         files_left_out=max(0, len(files) - MAX_FILES),
@@ -338,7 +339,7 @@ def _devices(measured: Measured, files: Iterable[FileSums]) -> tuple[DeviceWrite
 
 def _others(measured: Measured) -> int | None:
     before, after = measured.first.others, measured.last.others
-    if before is None or after is None:
+    if not after and measured.last.hidden:
         return None
     return sum(
         max(0, count - before.get(key, 0))

@@ -26,7 +26,8 @@ def host_writes(pids: Collection[int], proc: Path = processes.PROC) -> HostWrite
     """Read all of it once. A process of ``pids`` that has ended, or may not be read, is left
     out."""
     io = {pid: found for pid in pids if (found := process_io(pid, proc)) is not None}
-    return HostWrites(io, _others(pids, proc), _disks(proc))
+    others, hidden = _others(pids, proc)
+    return HostWrites(io, others, _disks(proc), hidden)
 
 
 def process_io(pid: int, proc: Path = processes.PROC) -> ProcessIo | None:
@@ -46,25 +47,24 @@ def process_io(pid: int, proc: Path = processes.PROC) -> ProcessIo | None:
     return ProcessIo(**{name: found[name] for name in _FIELDS})
 
 
-def _others(pids: Collection[int], proc: Path) -> dict[tuple[int, int], int] | None:
-    """Return write_bytes of all other processes, kernel threads among them."""
+def _others(pids: Collection[int], proc: Path) -> tuple[dict[tuple[int, int], int], int]:
+    """Return write_bytes of all other processes, kernel threads among them, and how many may not be
+    read."""
+    found: dict[tuple[int, int], int] = {}
+    hidden = 0
     try:
         names = [name for name in os.listdir(proc) if name.isascii() and name.isdigit()]
     except OSError:
-        return None
-    found: dict[tuple[int, int], int] = {}
+        return found, 1
     for pid in map(int, names[:MAX_PROCESSES]):
         if pid in pids:
             continue
         info, io = processes.read(pid, proc), process_io(pid, proc)
-        if info is None:
-            continue
-        if io is None:
-            if processes.read(pid, proc) is None:
-                continue  # it has just ended
-            return None
-        found[pid, info.start_time] = io.write_bytes
-    return found
+        if io is not None and info is not None:
+            found[pid, info.start_time] = io.write_bytes
+        elif info is not None and processes.read(pid, proc) is not None:
+            hidden += 1
+    return found, hidden
 
 
 def _disks(proc: Path) -> dict[str, DiskRow]:

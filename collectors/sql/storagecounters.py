@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from stallscope.base.text import one_line
 from stallscope.collectors.sql.collecting import number
-from stallscope.collectors.sql.failures import StatementError
+from stallscope.collectors.sql.failures import NO_SUCH_TABLE, StatementError
 from stallscope.collectors.sql.protocol import SqlSession
 from stallscope.model.storagecounters import StorageCounters
 
@@ -88,7 +88,8 @@ def _read(session: SqlSession) -> StorageCounters:
         else:
             missing["transactions"] = "performance_schema is off, or its instrument 'transaction'"
     except StatementError as error:
-        missing["transactions"] = str(error)
+        absent = error.number in NO_SUCH_TABLE
+        missing["transactions"] = "not counted by this server" if absent else str(error)
     return StorageCounters(
         clock_s=clock_s,
         family=session.version.family,

@@ -60,10 +60,12 @@ class HostWrites(msgspec.Struct, frozen=True):
 
     io: Mapping[int, ProcessIo]
     """Totals of the server's processes since their start."""
-    others: Mapping[tuple[int, int], int] | None
-    """write_bytes of all other processes by pid and start time; None: cannot be read."""
+    others: Mapping[tuple[int, int], int]
+    """write_bytes of all other processes by pid and start time."""
     disks: Mapping[str, DiskRow]
     """By ``MAJOR:MINOR``."""
+    hidden: int = 0
+    """Other processes that may not be read."""
 
 
 class Measured(msgspec.Struct, frozen=True):
@@ -196,6 +198,8 @@ class WritesReport(msgspec.Struct, frozen=True, kw_only=True):
     settings: Annotated[dict[str, Text], Items] = {}
     devices: Annotated[tuple[DeviceWrites, ...], Items] = ()
     other_processes_bytes: Count | None = None
+    """None: none of them may be read."""
+    other_processes_hidden: Count = 0
     unaccounted: Annotated[tuple[Unaccounted, ...], Items] = ()
     files: Annotated[tuple[FileWrites, ...], Items] = ()
     files_left_out: Count = 0

@@ -185,7 +185,7 @@ def _totals(report: WritesReport) -> Iterator[str]:
         if report.accounted is not None:
             text += f", of which the classes have {share(report.accounted)}"
         if report.process is not None:
-            text += f"; wchar {size(report.process.wchar)} (sockets too)"
+            text += f"; wchar {size(report.process.wchar)} (calls of write, of sockets too)"
         yield text
     for device in report.devices:
         yield _device(device, report)
@@ -211,6 +211,8 @@ def _device(device: DeviceWrites, report: WritesReport) -> str:
     if device.server_bytes is not None:
         rest = device.bytes - device.server_bytes
         others = size(report.other_processes_bytes)
+        if report.other_processes_hidden and report.other_processes_bytes is not None:
+            others = f"at least {others}"
         if rest > 0:
             text += (
                 f"; the other {size(rest)}: the journal of the file system, other processes"

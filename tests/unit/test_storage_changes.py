@@ -111,3 +111,17 @@ def test_settings() -> None:
         True,
         None,
     ]
+
+
+def test_a_commit_changed_a_row() -> None:
+    """Statements that matched no row are no commits."""
+    grown = {**INNODB, "Com_commit": 0, "Com_update": 50}
+    assert commits(grown, settings={"log_bin": "OFF"}) == (6, False)
+    on = {"log_bin": "ON"}
+    assert commits({**INNODB, "Binlog_cache_use": 9}, settings=on) == (9, True)
+
+
+def test_a_time_without_a_checkpoint() -> None:
+    (note,) = between({"pg_stat_bgwriter.checkpoints": 0}, "postgres").notes
+    assert note.startswith("no checkpoint began")
+    assert between({"pg_stat_bgwriter.checkpoints": 1}, "postgres").notes == ()

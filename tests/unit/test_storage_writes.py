@@ -190,7 +190,7 @@ def test_a_file_system_without_a_device_of_its_own() -> None:
 def test_other_processes() -> None:
     assert report_of("mysql").other_processes_bytes == 5 * MIB - 500
     made = writesfacts.mysql()
-    hidden = msgspec.structs.replace(made.last, others=None)
+    hidden = msgspec.structs.replace(made.last, others={}, hidden=80)
     report = analysis.report(msgspec.structs.replace(made, last=hidden), None)
     assert report.other_processes_bytes is None
 
