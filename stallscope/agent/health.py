@@ -41,6 +41,8 @@ class CollectorHealth:
         source, error = sample.source, sample.error
         if error is None:
             self._metrics.samples[source] += 1
+            if source == _PROCESS:
+                self._metrics.written = sample.values.get(_WRITTEN)
             self._why.pop(source, None)
             if source in self._logged:
                 self._logged.remove(source)
@@ -52,6 +54,10 @@ class CollectorHealth:
             self._logged.add(source)
             _log.warning("%s: %s", source, error)
         self._why[source] = error
+
+
+_PROCESS = "process"
+_WRITTEN = "process.write_bytes"
 
 
 def _cause(error: str) -> str:

@@ -48,6 +48,8 @@ class AgentMetrics:
         self.undelivered: dict[str, int] = {}
         """Notifications that wait, by destination."""
         self.ring_bytes = 0
+        self.written: float | None = None
+        """``write_bytes`` of the server's process since its start; None: not known."""
         self.writer_busy = 0.0
         """Seconds since the disk was asked to write what it has not written yet."""
         self._buckets = [0] * (len(_BOUNDS) + 1)
@@ -114,6 +116,11 @@ class AgentMetrics:
             "agent_writer_busy_seconds",
             "For how long the store's disk has not answered; 0: it has.",
             {(): self.writer_busy},
+        )
+        yield from make.counter(
+            "server_write_bytes",
+            "Bytes that the kernel charged to the server's process, by /proc/PID/io.",
+            {} if self.written is None else {(): self.written},
         )
         yield from self._threads.families(make)
         yield from make.histogram(

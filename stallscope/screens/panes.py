@@ -15,12 +15,13 @@ from stallscope.analyzers.names import display
 from stallscope.base.text import clean, end_of_name, one_line
 from stallscope.model import threadhistory
 from stallscope.model.capture import Lock, LockKind
+from stallscope.model.waitlines import WaitLine
 from stallscope.reporters import cost, firstlines, waittree
 from stallscope.reporters import threads as thread_lines
 from stallscope.reporters.lines import clock, short_name, wrap
 from stallscope.reporters.sentence import Speaker
 from stallscope.reporters.sessions import account, has_ended, session, statement
-from stallscope.reporters.units import duration, number
+from stallscope.reporters.units import duration, number, size
 from stallscope.screens.state import HISTORY, Doing, Moment, Rate, State, Watched
 from stallscope.store import Summary
 
@@ -266,11 +267,24 @@ def waits(state: State, width: int, pattern: re.Pattern[str] | None) -> list[Row
     rate = f" {'waits/s':>7}" if rates else ""
     title = f"{'lock or file':<{room}}{rate} {'longest':>8} {'now':>5}  threads"
     rows = [plain(_cut(title, width), "dim")]
+    if text := _written(state.line):
+        rows.insert(0, plain(_cut(text, width), "cyan"))
     if not found:
         rows.append(plain("no waits in the last minutes", "dim"))
     for item in found:
         rows.append(_watched(item, room, spark, state.line.seconds if rates else None))
     return rows
+
+
+def _written(line: WaitLine) -> str:
+    """Return the bytes a second that were written to each class of file, the most first."""
+    written = [(c.bytes or 0, c.file_class) for c in line.classes or () if c.kind == "write"]
+    parts = [
+        f"{clean(name)} {size(round(count / (line.seconds or 1.0)))}"
+        for count, name in sorted(written, reverse=True)
+        if count
+    ]
+    return f"written/s: {', '.join(parts)}" if parts else ""
 
 
 def _title(item: Watched) -> str:
@@ -357,15 +371,15 @@ def threads(
 
 def _heading(shown: Sequence[tuple[str, str, int, int]], width: int, sort: Sort) -> Row:
     text, places = "", []
-    for key, name, size, _ in (*shown, ("statement", "statement, or where it is", 40, 0)):
+    for key, name, columns, _ in (*shown, ("statement", "statement, or where it is", 40, 0)):
         places.append((len(text), key))
         mark = ("▲" if sort.reverse else "▼") if key == sort.by else ""
-        text += _cell(f"{name}{mark}", size)
+        text += _cell(f"{name}{mark}", columns)
     return Row(((_cut(text, width), "bold"),), columns=tuple(places))
 
 
-def _cell(text: str, size: int) -> str:
-    return f"{_cut(text, size - 1):<{size}}"
+def _cell(text: str, columns: int) -> str:
+    return f"{_cut(text, columns - 1):<{columns}}"
 
 
 def _cells(analysis: Analysis, index: int) -> dict[str, str]:

@@ -34,6 +34,7 @@ from tests.bench import (
     probes,
     progress,
     report,
+    storage_writes,
     top,
     verdict,
 )
@@ -84,6 +85,9 @@ lighthouse
          what Lighthouse says of the report's accessibility: a score of 100 (no root)
 soak     what the tool holds after thousands of captures and after hours: captures, agent (of
          --minutes); and what it does with very much: scale, churn, servers
+storage-writes
+         whether storage writes has the bytes that the kernel counts, and what settings change in
+         them: classes, doublewrite, settings
 cli      how soon a command starts, what commands without a server and exports cost: start,
          commands, export (no root)
 
@@ -109,6 +113,7 @@ BENCHES: dict[str, Callable[..., Iterator[Section]]] = {
     "overhead": overhead.sections,
     "probes": probes.sections,
     "soak": endurance.sections,
+    "storage-writes": storage_writes.sections,
     "top": top.sections,
     "verdict": verdict.sections,
 }
