@@ -5,6 +5,7 @@ change in them."""
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -16,7 +17,8 @@ from pathlib import Path
 from stallscope.model import storagewrites
 from stallscope.model.storagewrites import WritesReport
 from tests.bench import progress
-from tests.bench.stats import BenchError, Row, Section
+from tests.bench.stats import BenchError, Row, Section, figure
+from tests.bench.tools import process_cpu_ns
 from tests.support.servers import MariaDB, MySQL55, MySQL97, Postgres, SqlServer
 from tests.support.servers.mysql97 import DATA_OPTIONS
 from tests.support.servers.newdata import CREATE_SECONDS, new_data
@@ -27,6 +29,10 @@ __all__ = ["measured", "sections", "updates"]
 CLOSE = 0.03
 """What classes and /proc/PID/io may differ by."""
 HALF = (0.45, 0.55)
+COST = 1.02
+PAIRS = 5
+WARM_SECONDS = 3.0
+"""Until the programs are attached."""
 TEST = "oltp_update_non_index"
 DISK = Path("/var/tmp")
 """Not in memory: there nothing is written."""
@@ -44,7 +50,7 @@ class Sizes:
 
 
 FULL = Sizes()
-QUICK = Sizes(rows=60_000, warm_seconds=2.0, seconds=6.0)
+QUICK = Sizes(rows=100_000, warm_seconds=2.0, seconds=6.0)
 
 
 def sections(_server: str, quick: bool, only: Sequence[str]) -> Iterator[Section]:
@@ -54,6 +60,7 @@ def sections(_server: str, quick: bool, only: Sequence[str]) -> Iterator[Section
         ("classes", classes),
         ("doublewrite", doublewrite),
         ("settings", settings),
+        ("cost", cost),
     ):
         if not only or name in only:
             yield part(sizes)
@@ -107,7 +114,7 @@ def doublewrite(sizes: Sizes) -> Section:
     """Compare bytes to database files with and without the doublewrite buffer."""
     rows, goals = [], []
     for kind in (MySQL55, MariaDB, MySQL97):
-        options = ("--innodb-flush-method=O_DIRECT", "--innodb-buffer-pool-size=16M")
+        options = ("--innodb-flush-method=O_DIRECT", "--innodb-buffer-pool-size=8M")
         with kind(*options, parent=DISK) as server:
             on = _of(server, sizes)
             server.shut_down()
@@ -132,7 +139,7 @@ def doublewrite(sizes: Sizes) -> Section:
         goals.append((f"{name}: {HALF[0]} to {HALF[1]} of the bytes", HALF[0] <= factor <= HALF[1]))
     return Section(
         "doublewrite",
-        f"The doublewrite buffer off, {sizes.clients} clients of sysbench {TEST}, pool 16M",
+        f"The doublewrite buffer off, {sizes.clients} clients of sysbench {TEST}, pool 8M",
         tuple(rows),
         goals=tuple(goals),
         notes=("database files: data, doublewrite, undo; seed: about halved",),
@@ -158,7 +165,7 @@ Change = tuple[str, type[MySQL97], tuple[str, ...], type[MySQL97], tuple[str, ..
 
 def settings(sizes: Sizes) -> Section:
     """Compare bytes to database files with one setting changed at a time."""
-    small = "--innodb-buffer-pool-size=16M"
+    small = "--innodb-buffer-pool-size=8M"
     large = "--innodb-buffer-pool-size=256M"
     neighbours = "--innodb-flush-neighbors"
     log = "--innodb-redo-log-capacity"
@@ -223,15 +230,17 @@ def measured(pid: int, seconds: float, *options: str) -> WritesReport:
 
 
 @contextmanager
-def updates(server: SqlServer | Postgres, rows: int, clients: int) -> Iterator[None]:
+def updates(
+    server: SqlServer | Postgres, rows: int, clients: int, test: str = TEST
+) -> Iterator[None]:
     """Change random rows of one table, which is made where it is not there; the server has
     written and forgotten its pages before."""
     options = ("--tables=1", f"--table-size={rows}", f"--threads={clients}", "--rand-type=uniform")
     if isinstance(server, Postgres):
-        command = sysbench_postgres(server, TEST, *options)
+        command = sysbench_postgres(server, test, *options)
         is_new = True
     else:
-        command = sysbench(server, TEST, *options)
+        command = sysbench(server, test, *options)
         is_new = not server.query("SHOW DATABASES LIKE 'sbtest'")
     if is_new:
         if not isinstance(server, Postgres):
@@ -279,3 +288,53 @@ def _mib(count: int | None) -> str:
 
 def _bytes(count: float) -> str:
     return f"{count:.0f} B"
+
+
+def cost(sizes: Sizes) -> Section:
+    """Compare the server's CPU time a question with and without the command, in turns."""
+    rows = []
+    goals = []
+    with MariaDB("--innodb-buffer-pool-size=256M", parent=DISK) as server:
+        for test in ("oltp_point_select", TEST):
+            with updates(server, sizes.rows, sizes.clients, test=test):
+                time.sleep(sizes.warm_seconds)
+                pairs = [
+                    (_cpu(server, sizes), _cpu(server, sizes, watched=True)) for _ in range(PAIRS)
+                ]
+            without, watched = (figure([pair[n] for pair in pairs], "µs") for n in (0, 1))
+            ratio = figure([b / a for a, b in pairs], "x")
+            rows.append(Row(test, {"without": without, "with": watched, "ratio": ratio}))
+            goals.append((f"{test}: {COST:g} x the CPU time or less", ratio.median <= COST))
+        name = f"{server.name} {server.version()}"
+    return Section(
+        "cost",
+        f"CPU time of {name} a question, with and without storage writes, {sizes.clients} clients",
+        tuple(rows),
+        goals=tuple(goals),
+        notes=("user and system time of the server's process, of all its threads",),
+    )
+
+
+def _cpu(server: SqlServer, sizes: Sizes, *, watched: bool = False) -> float:
+    """Return µs of CPU time a question."""
+    seconds = sizes.seconds / 2
+    process = None
+    if watched:
+        progress(f"storage writes: cost, {server.name}")
+        command = [sys.executable, "-P", "-m", "stallscope", "storage", "writes", "--no-sql"]
+        command += ["-p", str(server.pid), "--seconds", str(seconds + 30), "--json"]
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        time.sleep(WARM_SECONDS)
+    before = process_cpu_ns(server.pid), _questions(server)
+    time.sleep(seconds)
+    after = process_cpu_ns(server.pid), _questions(server)
+    if process is not None:
+        if process.poll() is not None:
+            raise BenchError(f"storage writes ended early with {process.returncode}")
+        process.send_signal(signal.SIGINT)
+        process.wait(60)
+    return (after[0] - before[0]) / (after[1] - before[1]) / 1e3
+
+
+def _questions(server: SqlServer) -> int:
+    return int(server.query("SHOW GLOBAL STATUS LIKE 'Questions'")[0][1])

@@ -47,6 +47,7 @@ def everything() -> list[Metric]:
         counter["one"] = 1
     agent.up["server"] = True
     agent.undelivered["pager"] = 1
+    agent.written = 4096.0
     waits = Metrics(labels)
     name = "stalled.json"
     read = loads((ROOT / "tests" / "data" / "waits" / name).read_bytes(), name, 1)

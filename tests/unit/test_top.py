@@ -20,6 +20,7 @@ import pytest
 from textual.pilot import Pilot
 
 from stallscope.main import main
+from stallscope.model.waitlines import ClassWaits
 from stallscope.screens import panes
 from stallscope.screens.app import Top, View, capture_path
 from stallscope.screens.events import (
@@ -55,6 +56,24 @@ def one_time_zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     monkeypatch.undo()
     time.tzset()
+
+
+def test_bytes_written_by_class() -> None:
+    """A second's, the most first; what hostile names do is nothing."""
+    classes = tuple(
+        ClassWaits(3, 1.0, 1.0, kind=kind, file_class=name, bytes=count)
+        for kind, name, count in (
+            ("write", "redo", 2 << 20),
+            ("write", "data\x1b[1m", 6 << 20),
+            ("read", "undo", 9 << 20),
+            ("write", "binlog", 0),
+        )
+    )
+    state = State("mysqld")
+    state.line = msgspec.structs.replace(wait_lines()[0], classes=classes, seconds=2.0)
+    assert panes.waits(state, 80, None)[0].text == "written/s: data\\x1b[1m 3 MiB, redo 1 MiB"
+    state.line = msgspec.structs.replace(state.line, classes=classes[2:])
+    assert panes.waits(state, 80, None)[0].text.startswith("lock or file")
 
 
 def drive(
