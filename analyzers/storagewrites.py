@@ -40,6 +40,8 @@ _MAX_TEXT = 4000
 _SYSTEM = "ibdata"
 _CLOSE = 0.03
 """What process_write_bytes and the classes may differ by without a word."""
+_FAR = 1.3
+"""Times as much as both: then charged bytes are no measure of what went to the device."""
 _ENOUGH = 1 << 20
 """Bytes: a share of less says nothing."""
 _IN_ROWS = "binary log in row format"
@@ -90,6 +92,7 @@ def report(
     io, write_bytes = _process(measured)
     commits = changes.commits if changes is not None else None
     row_bytes, row_source = _row_bytes(changes, sums)
+    devices = _devices(measured, files)
     classes = _classes(sums, seconds, charged, changes, inside is not None)
     return WritesReport(
         schema=SCHEMA,
@@ -119,7 +122,7 @@ def report(
         amplification=_amplification(sums, charged, row_bytes, changes),
         counters=_named(changes.counters) if changes else {},
         settings={_text(k, 100): _text(v) for k, v in changes.settings.items()} if changes else {},
-        devices=_devices(measured, files),
+        devices=devices,
         other_processes_bytes=_others(measured),
         other_processes_hidden=measured.last.hidden,
         unaccounted=_unaccounted(measured, sums, charged, write_bytes, io),
@@ -127,7 +130,10 @@ def report(
         files_left_out=max(0, len(files) - MAX_FILES),
         series=_points(measured),
         lost=_lost(measured),
-        notes=tuple(_notes(measured, changes, why_no_sql, inside, files))[:MAX_NOTES],
+        notes=(
+            *_overcharged(devices, sum(item.requested for item in sums.values())),
+            *_notes(measured, changes, why_no_sql, inside, files),
+        )[:MAX_NOTES],
     )
 
 
@@ -288,16 +294,18 @@ def _amplification(
     changes: StorageChanges | None,
 ) -> Amplification:
     database = sum(sums[name].charged for name in DATABASE) if charged is not None else None
-    pages = database - sums["doublewrite"].charged if database is not None else None
+    requested = sum(sums[name].requested for name in DATABASE)
+    # By requested bytes: of large folios the kernel charges more than changed.
+    factor = _ratio(requested, requested - sums["doublewrite"].requested, least=_ENOUGH)
     # In the system tablespace and without SQL, the doublewrite buffer is not known.
-    factor = _ratio(database, pages, least=_ENOUGH)
-    if not sums["doublewrite"].charged and (
+    if not sums["doublewrite"].requested and (
         changes is None or is_on(changes.settings.get("innodb_doublewrite")) is not False
     ):
         factor = None
     buffered = charged is not None and sum(item.requested for item in sums.values()) >= _ENOUGH
     return Amplification(
         database_bytes=database,
+        database_requested_bytes=requested,
         database_per_row_byte=_ratio(database, row_bytes),
         all_per_row_byte=_ratio(charged, row_bytes),
         all_per_log_byte=_ratio(charged, changes.log_bytes if changes else None),
@@ -427,6 +435,20 @@ def _points(measured: Measured) -> tuple[Point, ...]:
             found.append(Point(seconds, grown))
         before = total
     return tuple(found)
+
+
+def _overcharged(devices: Iterable[DeviceWrites], requested: int) -> Iterable[str]:
+    """Say where charged bytes are far from what was requested and from what a device got."""
+    known = [d for d in devices if d.bytes is not None and d.server_bytes is not None]
+    charged = sum(device.server_bytes or 0 for device in known)
+    got = sum(device.bytes or 0 for device in known)
+    most = max(requested, got)
+    if charged >= _ENOUGH and charged > _FAR * most:
+        yield (
+            "charged is far more than was requested and than the devices got: the file system"
+            " keeps large pieces (folios), of which the kernel charges all and writes what changed;"
+            " compare requested bytes here"
+        )
 
 
 def _notes(

@@ -149,12 +149,13 @@ class Amplification(msgspec.Struct, frozen=True, kw_only=True):
 
     database_bytes: Count | None = None
     """Charged to data, doublewrite and undo."""
+    database_requested_bytes: Count = 0
     database_per_row_byte: Real | None = None
     all_per_row_byte: Real | None = None
     all_per_log_byte: Real | None = None
     charged_per_requested: Real | None = None
     doublewrite_factor: Real | None = None
-    """Bytes of data, doublewrite and undo by those of data and undo."""
+    """Requested bytes of data, doublewrite and undo by those of data and undo."""
 
 
 class Point(msgspec.Struct, frozen=True):

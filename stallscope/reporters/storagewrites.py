@@ -33,7 +33,8 @@ COUNTERS = (
 _IN_BYTES = ("_written", "_bytes")
 _PAGES = ("Innodb_dblwr_pages_written", "Innodb_pages_written")
 _UNKNOWN = "-"
-_LEAST_KNOWN = 0.97
+_FAR = 1.2
+"""Times the requested bytes, from which on they are given too."""
 
 
 def dumps(report: WritesReport) -> str:
@@ -154,6 +155,8 @@ def _ratios(report: WritesReport) -> Iterator[str]:
     found = report.amplification
     if found.database_bytes is not None:
         text = f"{size(found.database_bytes)} to database files (data, doublewrite, undo)"
+        if found.database_bytes > _FAR * found.database_requested_bytes > 0:
+            text += f", of which {size(found.database_requested_bytes)} requested"
         if found.database_per_row_byte is not None:
             text += (
                 f": {_times(found.database_per_row_byte)} bytes for each byte of changed rows"

@@ -87,7 +87,8 @@ soak     what the tool holds after thousands of captures and after hours: captur
          --minutes); and what it does with very much: scale, churn, servers
 storage-writes
          whether storage writes has the bytes that the kernel counts, and what settings change in
-         them: classes, doublewrite, settings; and what it costs the server: cost
+         them: classes, doublewrite, settings; what the kernel charges for small writes: folios;
+         what it costs the server: cost
 cli      how soon a command starts, what commands without a server and exports cost: start,
          commands, export (no root)
 

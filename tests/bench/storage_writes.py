@@ -4,16 +4,19 @@ change in them."""
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from stallscope.collectors.host.writes import host_writes
 from stallscope.model import storagewrites
 from stallscope.model.storagewrites import WritesReport
 from tests.bench import progress
@@ -30,6 +33,9 @@ CLOSE = 0.03
 """What classes and /proc/PID/io may differ by."""
 HALF = (0.45, 0.55)
 COST = 1.02
+SMALL = (512, 8192)
+LARGE = 16 << 20
+TIMES = 100
 PAIRS = 5
 WARM_SECONDS = 3.0
 """Until the programs are attached."""
@@ -60,6 +66,7 @@ def sections(_server: str, quick: bool, only: Sequence[str]) -> Iterator[Section
         ("classes", classes),
         ("doublewrite", doublewrite),
         ("settings", settings),
+        ("folios", folios),
         ("cost", cost),
     ):
         if not only or name in only:
@@ -288,6 +295,35 @@ def _mib(count: int | None) -> str:
 
 def _bytes(count: float) -> str:
     return f"{count:.0f} B"
+
+
+def folios(_: Sizes) -> Section:
+    """Measure what the kernel charges for small writes to a large file, each of which is synced."""
+    rows = []
+    for count in SMALL:
+        with tempfile.NamedTemporaryFile(dir=DISK) as file:
+            file.write(b"x" * LARGE)
+            file.flush()
+            os.fsync(file.fileno())
+            before = host_writes([os.getpid()])
+            for number in range(TIMES):
+                os.pwrite(file.fileno(), b"y" * count, number * count)
+                os.fdatasync(file.fileno())
+            after = host_writes([os.getpid()])
+            device = os.stat(file.name).st_dev
+        number = f"{os.major(device)}:{os.minor(device)}"
+        charged = after.io[os.getpid()].write_bytes - before.io[os.getpid()].write_bytes
+        cells = {"charged a write": _bytes(charged / TIMES)}
+        if number in after.disks and number in before.disks:
+            got = after.disks[number].write_bytes - before.disks[number].write_bytes
+            cells["to the device a write"] = _bytes(got / TIMES)
+        rows.append(Row(f"{count} B", cells))
+    return Section(
+        "folios",
+        f"Writes with fdatasync, {TIMES} in turn, to a file of {LARGE >> 20} MiB in {DISK}",
+        tuple(rows),
+        notes=("the device: all that the host wrote to it meanwhile, the journal included",),
+    )
 
 
 def cost(sizes: Sizes) -> Section:

@@ -139,6 +139,16 @@ def test_nothing_known_is_null_and_never_0() -> None:
     assert report.unaccounted[0].bytes is None
 
 
+def test_charged_bytes_that_no_device_got() -> None:
+    """Large folios: much is charged for little, and the disk of the made host got 1 GiB."""
+    large = writesfacts.file("/pg/pg_wal/1", "redo", 4096 * MIB, requested_bytes=60 * MIB)
+    report = analysis.report(writesfacts.measured(writesfacts.line(large)), None)
+    assert any("charged is far more" in note for note in report.notes)
+    plain = writesfacts.file("/pg/pg_wal/1", "redo", 900 * MIB, requested_bytes=60 * MIB)
+    report = analysis.report(writesfacts.measured(writesfacts.line(plain)), None)
+    assert not any("charged is far more" in note for note in report.notes)
+
+
 def test_an_idle_server() -> None:
     report = report_of("idle")
     assert report.bytes == 0
