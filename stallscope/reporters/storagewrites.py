@@ -208,7 +208,9 @@ def _device(device: DeviceWrites, report: WritesReport) -> str:
     name = device.name or f"device {device.dev}"
     text = f"{name}: "
     if device.bytes is None:
-        return f"{text}not in /proc/diskstats; {size(device.server_bytes)} charged to this server"
+        kind = "no block device: memory, or the file system's own blocks; "
+        kind = kind if device.dev.startswith("0:") else "not in /proc/diskstats; "
+        return f"{text}{kind}{size(device.server_bytes)} charged to this server"
     text += f"{size(device.bytes)} written in all, {size(device.server_bytes)} charged to this"
     text += " server"
     if device.server_bytes is not None:

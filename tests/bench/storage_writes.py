@@ -20,7 +20,7 @@ from stallscope.collectors.host.writes import host_writes
 from stallscope.model import storagewrites
 from stallscope.model.storagewrites import WritesReport
 from tests.bench import progress
-from tests.bench.stats import BenchError, Row, Section, figure
+from tests.bench.stats import BenchError, Figure, Interval, Row, Section, figure
 from tests.bench.tools import process_cpu_ns
 from tests.support.servers import MariaDB, MySQL55, MySQL97, Postgres, SqlServer
 from tests.support.servers.mysql97 import DATA_OPTIONS
@@ -184,9 +184,9 @@ def settings(sizes: Sizes) -> Section:
         (
             "neighbours on -> off",
             MySQL97,
-            (small, f"{neighbours}=1", f"{log}=256M"),
+            (large, f"{neighbours}=1", f"{log}=16M"),
             MySQL97,
-            (small, f"{neighbours}=0", f"{log}=256M"),
+            (large, f"{neighbours}=0", f"{log}=16M"),
         ),
     )
     rows, goals = [], []
@@ -306,14 +306,14 @@ def folios(_: Sizes) -> Section:
             file.flush()
             os.fsync(file.fileno())
             before = host_writes([os.getpid()])
-            for number in range(TIMES):
-                os.pwrite(file.fileno(), b"y" * count, number * count)
+            for nr in range(TIMES):
+                os.pwrite(file.fileno(), b"y" * count, nr * count)
                 os.fdatasync(file.fileno())
             after = host_writes([os.getpid()])
             device = os.stat(file.name).st_dev
         number = f"{os.major(device)}:{os.minor(device)}"
         charged = after.io[os.getpid()].write_bytes - before.io[os.getpid()].write_bytes
-        cells = {"charged a write": _bytes(charged / TIMES)}
+        cells: dict[str, Figure | Interval | str] = {"charged a write": _bytes(charged / TIMES)}
         if number in after.disks and number in before.disks:
             got = after.disks[number].write_bytes - before.disks[number].write_bytes
             cells["to the device a write"] = _bytes(got / TIMES)

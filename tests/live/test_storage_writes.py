@@ -17,7 +17,7 @@ import pytest
 from stallscope.model import storagewrites
 from stallscope.model.storagewrites import ClassWrites, WritesReport
 from tests.bench.storage_writes import updates
-from tests.support.servers import MEMORY, PATIENCE, MariaDB, MySQL97, Postgres, SqlServer
+from tests.support.servers import MEMORY, MariaDB, MySQL97, Postgres, SqlServer
 from tests.support.targets import trouble
 
 pytestmark = pytest.mark.needs("root", "bpf")
@@ -31,7 +31,7 @@ CLIENTS = 2
 
 def command(server: SqlServer | Postgres, *options: str) -> list[str]:
     argv = [sys.executable, "-P", "-m", "stallscope", "storage", "writes", "-p", str(server.pid)]
-    return [*argv, "--seconds", SECONDS, "--sql-deadline", f"{PATIENCE:g}", *options]
+    return [*argv, "--seconds", SECONDS, "--sql-deadline", "60", *options]
 
 
 def run(server: SqlServer | Postgres, *options: str, code: int = 0) -> str:
