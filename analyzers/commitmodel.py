@@ -19,7 +19,7 @@ from collections import deque
 
 import msgspec
 
-__all__ = ["Load", "Rates", "Station", "delay_of", "run"]
+__all__ = ["Load", "Rates", "Station", "delay_of", "run", "scale_of", "scaled"]
 
 _ROUNDS = 60
 """Commits of each client that are simulated, at least; a quarter more is not counted."""
@@ -27,6 +27,7 @@ _LEAST = 2500
 _MOST = 24_000
 _MAX_CLIENTS = 400
 _STEPS = 12
+_SCALES = (0.25, 16.0)
 _NEAR = 0.02
 """A measured rate is as exact as this, at best."""
 
@@ -86,7 +87,7 @@ class _Queue:
 class _Simulation:
     def __init__(self, load: Load) -> None:
         self.load = load
-        self.random = random.Random(1)
+        self.random = random.Random(1)  # noqa: S311 - the same each time, on purpose
         self.now = 0.0
         self.events: list[tuple[float, int, int, tuple[int, ...]]] = []
         self.number = 0
@@ -219,28 +220,38 @@ def run(load: Load) -> Rates:
     return Rates(math.inf if seconds <= 0 else scale * done / seconds, syncs)
 
 
-def delay_of(load: Load, commits: float) -> tuple[float, float, float]:
-    """Return the least and the most delay with which the model gives the measured rate, and the
-    rate that it gives with the least.
-
-    They differ where a sync is the limit: clients that wait for it anyway may as well be slower. The
-    rate is smaller than the measured one where no delay at all is still too slow.
-    """
-    fastest = run(msgspec.structs.replace(load, delay=0.0)).commits
-    if fastest <= commits * (1 + _NEAR):
-        least = 0.0
-    else:
-        least = _delay_at(load, commits * (1 + _NEAR))
-    most = max(least, _delay_at(load, commits * (1 - _NEAR)))
-    return least, most, run(msgspec.structs.replace(load, delay=least)).commits
-
-
-def _delay_at(load: Load, commits: float) -> float:
-    low, high = 0.0, load.clients / commits
+def delay_of(load: Load, commits: float) -> float:
+    """Return the least delay with which the model gives no more than the measured rate."""
+    wanted = commits * (1 + _NEAR)
+    if run(msgspec.structs.replace(load, delay=load.delay)).commits <= wanted:
+        return load.delay
+    low, high = load.delay, load.clients / commits
     for _ in range(_STEPS):
         middle = (low + high) / 2
-        if run(msgspec.structs.replace(load, delay=middle)).commits > commits:
+        if run(msgspec.structs.replace(load, delay=middle)).commits > wanted:
             low = middle
         else:
             high = middle
     return (low + high) / 2
+
+
+def scale_of(load: Load, commits: float) -> float:
+    """Return by what to multiply the time at all stations so that the model gives the measured
+    rate."""
+    low, high = _SCALES
+    for _ in range(_STEPS):
+        middle = math.sqrt(low * high)
+        if run(scaled(load, middle)).commits > commits:
+            low = middle
+        else:
+            high = middle
+    return math.sqrt(low * high)
+
+
+def scaled(load: Load, scale: float) -> Load:
+    """Return the same with longer times at all stations."""
+    path = tuple(
+        msgspec.structs.replace(one, seconds=one.seconds * scale, deviation=one.deviation * scale)
+        for one in load.path
+    )
+    return msgspec.structs.replace(load, path=path)

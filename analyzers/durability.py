@@ -23,6 +23,7 @@ __all__ = [
     "ClassUse",
     "Durability",
     "Measured",
+    "ModelFacts",
     "Prediction",
     "RowRate",
     "Setting",
@@ -80,6 +81,9 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     commits: float | None = None
     rows: float | None = None
     clients: int | None = None
+    """Sessions that had a statement meanwhile."""
+    running: float | None = None
+    """How many of them had one at a time, on average."""
     cpu_user: float | None = None
     """Seconds of CPU of the server."""
     cpu_system: float | None = None
@@ -112,6 +116,23 @@ class RowRate(msgspec.Struct, frozen=True):
     high: float
 
 
+class ModelFacts(msgspec.Struct, frozen=True):
+    """What the predictions rest on, of one commit."""
+
+    cpu_us: float
+    """CPU time, without that of syncs."""
+    delay_us: float
+    """Everything else between two commits of a client."""
+    delay_most_us: float
+    """What it may be as well."""
+    pause_factor: float
+    """By how much longer a commit takes here than right after another one."""
+    error: float
+    """The model's rate at the measured setting, by the measured one, less 1, before the time at
+    syncs was multiplied by ``scale``."""
+    scale: float
+
+
 class Durability(msgspec.Struct, frozen=True, kw_only=True):
     """What was found. None is unknown."""
 
@@ -126,8 +147,7 @@ class Durability(msgspec.Struct, frozen=True, kw_only=True):
     commits_per_sync: Mapping[str, float] = {}
     sync_share: float | None = None
     """Of the time of a client from one commit to the next, what it spends on syncs."""
-    model_error: float | None = None
-    """The model's rate at the measured setting, by the measured one, less 1."""
+    model: ModelFacts | None = None
     predictions: tuple[Prediction, ...] = ()
     rows: tuple[RowRate, ...] = ()
     why_not: str | None = None
@@ -236,7 +256,9 @@ class _Model:
     """The server as queues, at any setting."""
 
     def __init__(self, found: Measured, setting: Setting, costs: Mapping[str, SyncCost]) -> None:
-        assert found.commits and found.cpu_user is not None and found.cpu_system is not None
+        assert found.commits
+        assert found.cpu_user is not None
+        assert found.cpu_system is not None
         self.found = found
         self.setting = setting
         self.costs = costs
@@ -251,18 +273,23 @@ class _Model:
         self.pauses = self._pauses()
         self.idle = max(0.0, found.cpus / self.rate - self.cpu)
         """Seconds of idle CPUs a commit: caches get cold in them."""
-        self.alone = 0.0
-        """Seconds that a commit keeps others out, in addition to its sync, where each has its own
-        sync."""
-        load = self.load(setting, cpu=self.cpu, delay=0.0)
-        self.delay, self.most_delay, modelled = commitmodel.delay_of(load, self.rate)
-        slowest = max((one.seconds for one in load.path if not one.group), default=0.0)
-        if 0 < 1 / self.rate - slowest < self.delay:
-            # Few microseconds under the mutex explain as much as a long delay of all clients.
-            self.alone = 1 / self.rate - slowest
-            load = self.load(setting, cpu=self.cpu, delay=0.0)
-            self.delay, self.most_delay, modelled = commitmodel.delay_of(load, self.rate)
-        self.error = modelled / self.rate - 1
+        self.scale = 1.0
+        self.delay = self._outside()
+        load = self.load(setting, cpu=self.cpu, delay=self.delay)
+        self.error = commitmodel.run(load).commits / self.rate - 1
+        # What is left over is time at the syncs in excess of theirs, or time of the clients: only
+        # the second is there without syncs too.
+        self.most_delay = commitmodel.delay_of(load, self.rate)
+        if load.path:
+            self.scale = commitmodel.scale_of(load, self.rate)
+        else:
+            self.delay = self.most_delay
+
+    def _outside(self) -> float:
+        """Return the seconds of a client from one statement to the next, a commit."""
+        if self.found.running is None:
+            return 0.0
+        return max(0.0, self.clients - self.found.running) / self.rate
 
     def _pauses(self) -> float:
         """Return by how much longer a commit takes here than right after another one.
@@ -280,24 +307,24 @@ class _Model:
         cold = min(1.0, found.cpus * max(syncs, default=1.0))
         return 1 + (factor - 1) * cold
 
-    def seconds(self, name: str, setting: Setting, scale: float = 1.0) -> float:
+    def seconds(self, name: str, setting: Setting) -> float:
         """Return how long one commit, or group of them, is at these files."""
         use = self.found.classes.get(name, ClassUse())
         if name == BINLOG:
             if setting.sync_binlog == 0:
                 return 0.0
-            return scale * self.sync(BINLOG) / setting.sync_binlog
+            return self.sync(BINLOG) / setting.sync_binlog
         write = use.write_ns / use.writes / 1e9 if use.direct and use.writes else 0.0
         if setting.flush == 0:
             return 0.0
         if use.dsync:
-            return scale * self.sync(REDO)
+            return self.sync(REDO)
         if setting.flush == 2:
             return write
         syncs = use.sums.syncs
         if self.setting.flush == 1 and syncs:
             write = use.write_ns / syncs / 1e9 if use.direct else 0.0
-        return write + scale * self.sync(REDO)
+        return write + self.sync(REDO)
 
     def sync(self, name: str) -> float:
         """Return the seconds of one sync of these files, or of others where none was seen."""
@@ -322,11 +349,9 @@ class _Model:
         *,
         cpu: float,
         delay: float,
-        scale: float = 1.0,
         more: Mapping[str, float] | None = None,
     ) -> Load:
-        """Return the model's input. ``scale`` the syncs by it; ``more`` seconds of a class's
-        syncs."""
+        """Return the model's input; ``more`` seconds of a class's syncs."""
         path = []
         binlog = self.found.classes.get(BINLOG, ClassUse())
         # Linux holds a FUSE file's lock during its sync, which each write needs; a server that
@@ -338,9 +363,7 @@ class _Model:
             and setting.sync_binlog > 0
         )
         for name, group in _path(self.found):
-            seconds = self.seconds(name, setting, scale) + (more or {}).get(name, 0.0)
-            if seconds > 0 and not group:
-                seconds += self.alone
+            seconds = self.seconds(name, setting) + (more or {}).get(name, 0.0)
             holds = held and name == REDO
             if seconds <= 0 and not holds:
                 continue
@@ -369,42 +392,45 @@ class _Model:
         setting: Setting,
         *,
         doubt: float = 1.0,
-        scale: float = 1.0,
+        sync: float = 1.0,
         work: float = 1.0,
         more: Mapping[str, float] | None = None,
+        waits: bool = False,
     ) -> float:
-        """Return commits a second. ``doubt`` multiplies the effect of pauses, ``work`` what a
-        commit does besides syncs."""
+        """Return commits a second. ``doubt`` multiplies the effect of pauses, ``sync`` the time of
+        syncs, ``work`` what a commit does besides; with ``waits`` clients take all the time that
+        the model does not explain."""
         pauses = max(1.0, self.pauses * doubt)
+        scale = sync * (1.0 if waits else self.scale)
+        delay = self.most_delay if waits else self.delay
         cold = 1.0
         rate = self.rate
         for _ in range(_ITERATIONS):
             # How much is done cold follows from the pauses, and they from the rate.
             factor = work * (1 / pauses + (1 - 1 / pauses) * cold)
-            load = self.load(
-                setting,
-                cpu=self.cpu * factor,
-                delay=self.delay * factor,
-                scale=scale,
-                more=more,
-            )
-            rate = commitmodel.run(load).commits
+            load = self.load(setting, cpu=self.cpu * factor, delay=delay * factor, more=more)
+            rate = commitmodel.run(commitmodel.scaled(load, scale)).commits
             if pauses == 1 or self.idle <= 0:
                 break
             idle = max(0.0, self.found.cpus / rate - load.cpu)
-            cold = (cold + min(1.0, idle / self.idle)) / 2 if load.path else idle / self.idle
-            cold = min(1.0, cold)
-        # What the model does not explain at the measured setting it does not elsewhere.
-        return rate / (1 + self.error)
+            now = min(1.0, idle / self.idle / work)
+            cold = (cold + now) / 2 if load.path else now
+        return rate
 
     def interval(
         self, setting: Setting, work: float = 1.0, more: Mapping[str, float] | None = None
     ) -> tuple[float, float, float]:
         """Return a prediction, and the least and most that it may be."""
-        found = self.commits(setting, work=work, more=more)
-        slow = self.commits(setting, doubt=1 / _DOUBT, scale=1 + _S_DOUBT, work=work, more=more)
-        fast = self.commits(setting, doubt=_DOUBT, scale=1 - _S_DOUBT, work=work, more=more)
-        return found, min(found, slow), max(found, fast)
+        rates = [
+            self.commits(setting, doubt=doubt, sync=sync, work=work, more=more, waits=waits)
+            for doubt, sync, waits in (
+                (1.0, 1.0, False),
+                (1 / _DOUBT, 1 + _S_DOUBT, False),
+                (_DOUBT, 1 - _S_DOUBT, False),
+                (1.0, 1.0, True),
+            )
+        ]
+        return rates[0], min(rates), max(rates)
 
 
 def _predicted(model: _Model, result: Durability) -> Durability:
@@ -436,7 +462,14 @@ def _predicted(model: _Model, result: Durability) -> Durability:
         predictions=tuple(predictions),
         rows=_rows(model),
         sync_share=min(1.0, max(0.0, waits)),
-        model_error=model.error,
+        model=ModelFacts(
+            model.cpu * 1e6,
+            model.delay * 1e6,
+            model.most_delay * 1e6,
+            model.pauses,
+            model.error,
+            model.scale,
+        ),
         notes=tuple(notes),
     )
 

@@ -40,10 +40,12 @@ def collect(
     options: storage.Options,
     *,
     begun: Callable[[], None],
+    meanwhile: Callable[[], None],
     over: Callable[[], None],
 ) -> Collected:
-    """Watch until the time is up, or a signal. ``begun`` is called when counting has begun, ``over``
-    when it is over. Raises: StallscopeError where the probe fails.
+    """Watch until time is up, or a signal. ``begun`` is called when counting has begun,
+    ``meanwhile`` at each of the lines that the probe prints, ``over`` when it is over.
+    Raises: StallscopeError where the probe fails.
     """
     own = cputimes.cpu_seconds(server.pids)
     clients = cputimes.local_clients(server.pids)
@@ -59,6 +61,8 @@ def collect(
                 begun()
                 own = cputimes.cpu_seconds(server.pids)
                 of_clients = {pid: _both(pid) for pid in clients}
+            elif not line.final:
+                meanwhile()
             if line.final:
                 finals.append(line)
     finally:

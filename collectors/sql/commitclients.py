@@ -14,13 +14,16 @@ from stallscope.collectors.sql.failures import StatementError
 from stallscope.collectors.sql.processlist import BACKGROUND, SHOW
 from stallscope.collectors.sql.protocol import Row, SqlSession
 
-__all__ = ["PauseCost", "count_clients", "measure_pauses"]
+__all__ = ["PauseCost", "count_clients", "count_running", "measure_pauses"]
+
+RUNNING = "SHOW GLOBAL STATUS LIKE 'Threads_running'"
 
 WORK = "SELECT COUNT(*) FROM (SELECT 1 AS a UNION SELECT 2 UNION SELECT 3) AS work"
 """Goes through parser, optimizer, a temporary table in memory and the network, as statements of
 clients do, and reads nothing of the server's data."""
 _ROUNDS = 4
 _COLD = 12
+_WARM = 5
 _HOT = 60
 _PAUSES = (0.0002, 0.05)
 """Seconds: shorter pauses cannot be slept, after longer ones nothing gets colder."""
@@ -65,6 +68,13 @@ def count_clients(session: SqlSession, seconds: float) -> int | None:
     return count
 
 
+def count_running(session: SqlSession) -> int | None:
+    """Return how many sessions of others have a statement now; None: the server does not say."""
+    rows = session.select(RUNNING)
+    value = number(rows[0][1]) if rows else None
+    return None if value is None else max(0, int(value) - 1)
+
+
 def measure_pauses(session: SqlSession, pid: int, pause: float) -> PauseCost | None:
     """Run a small statement some hundred times, half a second or less in all: after pauses of so
     many seconds, and at once. None: the server refuses it, or nobody waits for the answer.
@@ -79,11 +89,10 @@ def measure_pauses(session: SqlSession, pid: int, pause: float) -> PauseCost | N
             with cold:
                 for _ in range(_COLD):
                     time.sleep(pause)
-                    cold.time(session)
-            session.select(WORK)
+                    cold.time(session, 1)
+            session.several(WORK, _WARM)
             with hot:
-                for _ in range(_HOT):
-                    hot.time(session)
+                hot.time(session, _HOT)
             if not session.wanted():
                 return None
     except StatementError:
@@ -109,11 +118,11 @@ class _Sum:
     def __exit__(self, *_: object) -> None:
         self.cpu_ns += max(0, _run_ns(self._schedstat) - self._begun)
 
-    def time(self, session: SqlSession) -> None:
+    def time(self, session: SqlSession, count: int) -> None:
         begun = time.perf_counter()
-        session.select(WORK)
+        session.several(WORK, count)
         self.seconds += time.perf_counter() - begun
-        self.count += 1
+        self.count += count
 
 
 def _schedstat(session: SqlSession, pid: int) -> Path | None:

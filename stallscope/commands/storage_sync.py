@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import statistics
 import sys
 from collections import defaultdict
 from pathlib import Path
@@ -36,6 +38,9 @@ Ctrl-C ends the measurement early and shows what was measured.
 
 _DEADLINE = 10.0
 _MAX_SECONDS = 86_400
+_SAMPLES = 60
+_INTERVALS = (0.2, 10.0)
+"""Seconds from one sample of the sessions that run to the next."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -144,6 +149,7 @@ class _Measurement:
         self._first: StorageCounters | None = None
         self._last: StorageCounters | None = None
         self._clients: int | None = None
+        self._running: list[int] = []
         self._notes: list[str] = []
         self._partial = False
 
@@ -153,6 +159,7 @@ class _Measurement:
         from stallscope.reporters import progress
 
         args = self._args
+        interval = min(max(args.seconds / _SAMPLES, _INTERVALS[0]), _INTERVALS[1])
         asked = _sql.asked_for(args)
         if not args.no_sql and _sql.is_asked(self._server):
             self._connect(asked)
@@ -161,8 +168,11 @@ class _Measurement:
             with progress.while_waiting(what):
                 collected = syncmeasure.collect(
                     self._server,
-                    storage.Options(seconds=args.seconds, force_kernel=args.force_kernel),
+                    storage.Options(
+                        seconds=args.seconds, interval=interval, force_kernel=args.force_kernel
+                    ),
                     begun=self._begun,
+                    meanwhile=self._sample,
                     over=self._over,
                 )
             pauses = self._pauses(collected)
@@ -204,6 +214,18 @@ class _Measurement:
     def _begun(self) -> None:
         if self._first is not None:
             self._first = self._ask()
+
+    def _sample(self) -> None:
+        from stallscope.collectors.sql.commitclients import count_running
+        from stallscope.collectors.sql.failures import SqlError
+
+        if self._first is None or self._connection is None or self._first.family == "postgres":
+            return
+        # One sample less is no reason to report anything.
+        with contextlib.suppress(SqlError):
+            running = self._connection.ask(count_running, 1.0)
+            if running is not None:
+                self._running.append(running)
 
     def _over(self) -> None:
         from stallscope.collectors.sql.commitclients import count_clients
@@ -281,6 +303,7 @@ class _Measurement:
             seconds=collected.seconds,
             family=family(main.exe, main.comm),
             clients=self._clients,
+            running=statistics.mean(self._running) if self._running else None,
             cpu_user=collected.cpu_user,
             cpu_system=collected.cpu_system,
             cpu_clients=collected.cpu_clients,

@@ -270,7 +270,7 @@ def _document(report: Report) -> dict[str, Any]:
             for one in found.predictions
         ],
         "rows": [msgspec.structs.asdict(one) for one in found.rows],
-        "model_error": found.model_error,
+        "model": None if found.model is None else msgspec.structs.asdict(found.model),
         "why_not": found.why_not,
         "notes": [*found.notes, *report.notes],
     }
