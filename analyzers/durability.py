@@ -294,7 +294,7 @@ class _Model:
     def _pauses(self) -> float:
         """Return by how much longer a commit takes here than right after another one.
 
-        A sync wakes those that it served, and each CPU is cold for the first of them alone.
+        A sync wakes all that it served, and what they run is cold for the first of them alone.
         """
         found = self.found
         factor = max(1.0, found.pause_factor or 1.0)
@@ -304,7 +304,7 @@ class _Model:
             for name, one in self.costs.items()
             if name in (REDO, BINLOG) and _in_the_way(name, self.setting)
         ]
-        cold = min(1.0, found.cpus * max(syncs, default=1.0))
+        cold = min(1.0, max(syncs, default=1.0))
         return 1 + (factor - 1) * cold
 
     def seconds(self, name: str, setting: Setting) -> float:

@@ -8,6 +8,7 @@ import contextlib
 import statistics
 import sys
 from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,9 +23,10 @@ if TYPE_CHECKING:
     from stallscope.collectors.sql.commitclients import PauseCost
     from stallscope.collectors.syncmeasure import Collected
     from stallscope.collectors.syncprobe import Probed
+    from stallscope.model.storage import FileSums
     from stallscope.model.storagecounters import StorageCounters
 
-__all__ = ["EPILOG", "add_arguments", "run"]
+__all__ = ["EPILOG", "add_arguments", "class_uses", "run"]
 
 EPILOG = """\
 examples:
@@ -309,7 +311,7 @@ class _Measurement:
             cpu_clients=collected.cpu_clients,
             cpus=collected.cpus,
             pause_factor=None if pauses is None else pauses.factor,
-            classes=_classes(main.pid, collected),
+            classes=class_uses(main.pid, collected.files),
             storage=probed[0] if probed else None,
             **values,
         )
@@ -319,18 +321,19 @@ def _number(text: str | None) -> int | None:
     return int(text) if text is not None and text.isdecimal() else None
 
 
-def _classes(pid: int, collected: Collected) -> dict[str, ClassUse]:
+def class_uses(pid: int, files: Iterable[FileSums]) -> dict[str, ClassUse]:
+    """Add up the files of each class."""
     from stallscope.analyzers.durability import ClassUse
     from stallscope.analyzers.syncfit import SyncSums, total
     from stallscope.collectors.syncmeasure import file_system
 
     by_class = defaultdict(list)
-    for file in collected.files:
+    for file in files:
         by_class[file.file_class].append(file)
     uses = {}
-    for name, files in by_class.items():
-        asked = sum(file.requested_bytes for file in files)
-        syncs = sum(file.syncs for file in files)
+    for name, group in by_class.items():
+        asked = sum(file.requested_bytes for file in group)
+        syncs = sum(file.syncs for file in group)
         uses[name] = ClassUse(
             total(
                 SyncSums(
@@ -341,12 +344,12 @@ def _classes(pid: int, collected: Collected) -> dict[str, ClassUse]:
                     file.sum_nt,
                     file.sum_tt,
                 )
-                for file in files
+                for file in group
             ),
-            writes=sum(file.requests for file in files),
-            write_ns=sum(file.write_ns for file in files),
-            direct=2 * sum(file.direct_bytes for file in files) > asked,
-            dsync=2 * sum(file.dsync_writes for file in files) > syncs > 0,
-            file_system=file_system(pid, files),
+            writes=sum(file.requests for file in group),
+            write_ns=sum(file.write_ns for file in group),
+            direct=2 * sum(file.direct_bytes for file in group) > asked,
+            dsync=2 * sum(file.dsync_writes for file in group) > syncs > 0,
+            file_system=file_system(pid, group),
         )
     return uses
