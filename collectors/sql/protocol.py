@@ -247,6 +247,21 @@ class SqlSession:
             for row in cursor.fetchall_unbuffered():
                 take(tuple(map(_text, row)))
 
+    def several(self, sql: str, count: int) -> None:
+        """Send the same statement so many times at once, and drop the answers: the server works on
+        one after the other and waits for nothing in between.
+
+        The answers must be small: nobody reads them before the last statement is sent.
+        """
+        with self._asking() as cursor:
+            raw: Any = self._raw
+            for _ in range(count):
+                raw._execute_command(COMMAND.COM_QUERY, TAG + sql)
+            for _ in range(count):
+                raw._next_seq_id = 1  # each answer begins anew
+                raw._read_query_result()
+            del cursor
+
     def begin(self, sql: str, *, prepared: bool = False) -> None:
         """Send a statement and do not wait for its answer: only the end of the session follows.
 

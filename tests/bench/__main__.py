@@ -35,6 +35,7 @@ from tests.bench import (
     progress,
     report,
     storage_writes,
+    storage_sync,
     top,
     verdict,
 )
@@ -83,6 +84,9 @@ endings  whether the statement that the first lines print ends a live stall; --o
 report   how long the HTML report takes to write and to open in Chromium, and its size (no root)
 lighthouse
          what Lighthouse says of the report's accessibility: a score of 100 (no root)
+storage-sync
+         whether `storage sync` predicts commits a second at each durability setting, from a
+         measurement at one of them: mysql55, mariadb, mysql97; --clients, --delay, --from
 soak     what the tool holds after thousands of captures and after hours: captures, agent (of
          --minutes); and what it does with very much: scale, churn, servers
 storage-writes
@@ -115,6 +119,7 @@ BENCHES: dict[str, Callable[..., Iterator[Section]]] = {
     "probes": probes.sections,
     "soak": endurance.sections,
     "storage-writes": storage_writes.sections,
+    "storage-sync": storage_sync.sections,
     "top": top.sections,
     "verdict": verdict.sections,
 }
@@ -200,6 +205,14 @@ def arguments() -> argparse.Namespace:
         default=overhead.GRAPH,
         help="where the graph is drawn (docs/img/overhead.svg)",
     )
+    of_syncs = parser.add_argument_group("storage-sync")
+    of_syncs.add_argument(
+        "--clients", type=count, action="append", metavar="N", help="default 1, 8, 32"
+    )
+    of_syncs.add_argument("--delay", type=float, action="append", metavar="MS", help="default 0, 5")
+    of_syncs.add_argument(
+        "--from", dest="measured", metavar="F/S", default="1/1", help="the setting measured"
+    )
     options = parser.parse_args()
     if options.bench not in ANY_SERVER and options.server not in SERVERS:
         parser.error(f"{options.bench} cannot be measured on {options.server}")
@@ -226,6 +239,14 @@ def measure(options: argparse.Namespace) -> list[Section]:
         measured = functools.partial(measured, faults=options.faults)
     if options.bench == "verdict":
         measured = functools.partial(measured, bursts=options.bursts)
+    if options.bench == "storage-sync":
+        flush, _, sync = options.measured.partition("/")
+        asked = storage_sync.Options(
+            options.clients or storage_sync.CLIENTS,
+            storage_sync.DELAYS if options.delay is None else options.delay,
+            (int(flush), int(sync)),
+        )
+        measured = functools.partial(measured, options=asked)
     for section in measured(options.server, options.quick, options.only):
         done.append(section)
         if not options.json:
