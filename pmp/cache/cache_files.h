@@ -107,15 +107,6 @@ struct stall_cache_scan {
 	size_t note_count;
 };
 
-// Holds the processes, lists the files and counts their pages. STALL_ERROR_PERMISSION: the
-// descriptors of none of the processes can be read.
-struct stall_error *stall_cache_scan_init(struct stall_cache_scan *scan,
-					  const struct stall_cache_options *options);
-void stall_cache_scan_deinit(struct stall_cache_scan *scan);
-
-// The descriptors once more: files that were opened meanwhile have them, too.
-struct stall_error *stall_cache_scan_again(struct stall_cache_scan *scan);
-
 // A descriptor for reading of a listed file that is still the same; -1 and errno.
 int stall_cache_reopen(const struct stall_cache_scan *scan, const struct stall_cache_file *file);
 
@@ -124,7 +115,6 @@ struct stall_error *stall_cache_check(const struct stall_cache_scan *scan);
 
 bool stall_cache_is_memory(const struct stall_cache_file *file);
 
-// For cache_folders.c.
 // `path_fd` is an O_PATH descriptor of a regular file. *ret is NULL where the limit is reached.
 struct stall_error *stall_cache_add_path(struct stall_cache_scan *scan, int path_fd,
 					 const struct stat *st, const char *path, bool deleted,

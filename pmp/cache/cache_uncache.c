@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "cache/cache_scan.h"
 
 // At these boundaries no large folio is cut, which would stay as a whole; the kernel makes none that
 // is larger, and none that is not aligned.

@@ -17,6 +17,7 @@
 #include "base/options_text.h"
 #include "base/output.h"
 #include "cache/cache_json.h"
+#include "cache/cache_scan.h"
 #include "cache/cache_uncache.h"
 
 enum option_id {

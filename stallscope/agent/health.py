@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 
 from stallscope.agent.metrics import AgentMetrics
+from stallscope.agent.uncaching import FILES, FREED
 from stallscope.model.samples import Sample
 
 __all__ = ["CollectorHealth"]
@@ -41,6 +42,8 @@ class CollectorHealth:
         source, error = sample.source, sample.error
         if error is None:
             self._metrics.samples[source] += 1
+            self._metrics.uncached_bytes += sample.values.get(FREED, 0.0)
+            self._metrics.uncached_files += sample.values.get(FILES, 0.0)
             self._why.pop(source, None)
             if source in self._logged:
                 self._logged.remove(source)

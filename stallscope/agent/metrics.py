@@ -48,6 +48,8 @@ class AgentMetrics:
         self.undelivered: dict[str, int] = {}
         """Notifications that wait, by destination."""
         self.ring_bytes = 0
+        self.uncached_bytes = self.uncached_files = 0.0
+        """What was dropped from the page cache (``[storage]``)."""
         self.writer_busy = 0.0
         """Seconds since the disk was asked to write what it has not written yet."""
         self._buckets = [0] * (len(_BOUNDS) + 1)
@@ -114,6 +116,16 @@ class AgentMetrics:
             "agent_writer_busy_seconds",
             "For how long the store's disk has not answered; 0: it has.",
             {(): self.writer_busy},
+        )
+        yield from make.counter(
+            "agent_uncached_bytes",
+            "Bytes of old logs that were dropped from the page cache.",
+            {(): self.uncached_bytes},
+        )
+        yield from make.counter(
+            "agent_uncached_files",
+            "Files of which something was dropped from the page cache.",
+            {(): self.uncached_files},
         )
         yield from self._threads.families(make)
         yield from make.histogram(
