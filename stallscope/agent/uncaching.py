@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drops old logs of a server from the page cache every so many minutes, where the configuration asks
-for it (``[storage]``). The probe does it, as ``stallscope storage cache --uncache --yes``.
+"""Drops old logs of a server from the page cache every so many minutes, where the configuration
+asks for it (``[storage]``). The probe does it, as ``stallscope storage cache --uncache --yes``.
 """
 
 from __future__ import annotations

@@ -162,8 +162,8 @@ _DURATION = re.compile(r"[0-9.]+ ?(?:s|sec|min|m|h|d|w)", re.ASCII)
 
 
 def parse_keep(text: str) -> Keep:
-    """Return what ``2`` (files), ``500M`` or ``10min`` keeps: units of sizes are in upper case, those
-    of times in lower case. Raises: ValueError, with what is expected."""
+    """Return what ``2`` (files), ``500M`` or ``10min`` keeps: units of sizes are in upper case,
+    those of times in lower case. Raises: ValueError, with what is expected."""
     word = text.strip()
     try:
         if word.isascii() and word.isdigit() and len(word) < 10:
