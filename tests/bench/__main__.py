@@ -34,6 +34,7 @@ from tests.bench import (
     probes,
     progress,
     report,
+    storage_cache,
     top,
     verdict,
 )
@@ -84,6 +85,8 @@ lighthouse
          what Lighthouse says of the report's accessibility: a score of 100 (no root)
 soak     what the tool holds after thousands of captures and after hours: captures, agent (of
          --minutes); and what it does with very much: scale, churn, servers
+storage-cache
+         `storage cache`: files, exact, cost, uncache (--server mysql97: MySQL 9.7)
 cli      how soon a command starts, what commands without a server and exports cost: start,
          commands, export (no root)
 
@@ -109,6 +112,7 @@ BENCHES: dict[str, Callable[..., Iterator[Section]]] = {
     "overhead": overhead.sections,
     "probes": probes.sections,
     "soak": endurance.sections,
+    "storage-cache": storage_cache.sections,
     "top": top.sections,
     "verdict": verdict.sections,
 }
