@@ -186,7 +186,8 @@ static void plan_series(struct log_file *first, size_t count, const struct stall
 			continue;
 		else if (oldest_open == UINT64_MAX)
 			file->reason = STALL_CACHE_NO_CURRENT;
-		else if (first[i].number > oldest_open)
+		// Equal: .1 and .000001 are two files.
+		else if (first[i].number >= oldest_open)
 			file->reason = STALL_CACHE_NEWER;
 		else if (has_unknown_readers)
 			file->reason = STALL_CACHE_READERS;

