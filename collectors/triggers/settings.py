@@ -16,6 +16,7 @@ __all__ = [
     "CommonSettings",
     "HookSettings",
     "NotifySettings",
+    "StorageSettings",
     "TriggerSettings",
 ]
 
@@ -103,6 +104,17 @@ class BurstSettings(_Settings, frozen=True):
     """Seconds from start to start."""
 
 
+class StorageSettings(_Settings, frozen=True):
+    """``[storage]``: old logs that are dropped from the page cache; none by default."""
+
+    uncache: list[Literal["binlog", "relay", "redo"]] = []
+    """Classes of files (stallscope.model.storagecache)."""
+    every_minutes: Annotated[float, msgspec.Meta(ge=1, le=10_080)] = 30.0
+    keep: str = ""
+    """What stays of each log: ``2`` files, ``1G``, ``2h``; nothing by default."""
+    allow_redo: bool = False
+
+
 class CommonSettings(_Settings, frozen=True):
     """The settings at the top of the file that need no further processing."""
 
@@ -127,6 +139,7 @@ class AgentSettings(CommonSettings, frozen=True):
     burst: BurstSettings = BurstSettings()
     plugin: HookSettings = HookSettings()
     notify: NotifySettings = NotifySettings()
+    storage: StorageSettings = StorageSettings()
     commands: tuple[CommandSettings, ...] = ()
     destinations: tuple[Destination, ...] = ()
     """Each name once."""

@@ -23,8 +23,10 @@ from stallscope.collectors.triggers.settings import (
     CommonSettings,
     HookSettings,
     NotifySettings,
+    StorageSettings,
     TriggerSettings,
 )
+from stallscope.model.storagecache import parse_keep
 from stallscope.model.waitkinds import GROUPS, KINDS
 from stallscope.notify import settings as destinations
 from stallscope.notify.settings import Destination
@@ -74,6 +76,7 @@ class _Written(
     burst: BurstSettings | msgspec.UnsetType = msgspec.UNSET
     plugin: HookSettings | msgspec.UnsetType = msgspec.UNSET
     notify: NotifySettings | msgspec.UnsetType = msgspec.UNSET
+    storage: StorageSettings | msgspec.UnsetType = msgspec.UNSET
     command: list[CommandSettings] = []
     destination: list[Destination] = []
     trigger: list[TriggerSettings] = []
@@ -102,6 +105,7 @@ _TABLES: Mapping[str, Sequence[str]] = {
     "burst": BurstSettings.__struct_encode_fields__,
     "plugin": HookSettings.__struct_encode_fields__,
     "notify": NotifySettings.__struct_encode_fields__,
+    "storage": StorageSettings.__struct_encode_fields__,
     "command": CommandSettings.__struct_encode_fields__,
     "trigger": TriggerSettings.__struct_encode_fields__,
     "destination": sorted(
@@ -162,7 +166,7 @@ def _resolved(path: Path, base: AgentSettings) -> AgentSettings:
 def _merged(path: Path, written: _Written, base: AgentSettings) -> AgentSettings:
     changes: dict[str, object] = {
         name: value
-        for name in (*CommonSettings.__struct_fields__, "burst", "plugin", "notify")
+        for name in (*CommonSettings.__struct_fields__, "burst", "plugin", "notify", "storage")
         if (value := getattr(written, name)) is not msgspec.UNSET
     }
     if not isinstance(written.retention_size, msgspec.UnsetType):
@@ -239,6 +243,7 @@ class _Checker:
             what = f"command {command.name!r}"
             self._try(self._program, ["command", number, "run"], what, command.run)
         self._hooks()
+        self._storage()
         self._destinations(skip)
         for number, trigger in triggers:
             if skip("trigger", number):
@@ -289,6 +294,19 @@ class _Checker:
             why = None if notify.webhook is None else destinations.check_url(notify.webhook)
             if why is not None:
                 self._try(self._fail, ["notify", "webhook"], f"notify.webhook: {why}")
+
+    def _storage(self) -> None:
+        storage = self._written.storage
+        if not isinstance(storage, StorageSettings):
+            return
+        if storage.keep:
+            try:
+                parse_keep(storage.keep)
+            except ValueError as error:
+                self._try(self._fail, ["storage", "keep"], f"storage.keep: {error}")
+        if storage.allow_redo and "redo" not in storage.uncache:
+            why = 'storage.allow-redo: it is for "redo" in uncache'
+            self._try(self._fail, ["storage", "allow-redo"], why)
 
     def _destinations(self, skip: Callable[[str, int], bool]) -> None:
         names: set[str] = set()

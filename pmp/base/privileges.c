@@ -184,6 +184,8 @@ static uint64_t needed_capabilities(const struct stall_privileges *privileges)
 	}
 	if (privileges->opens_programs)
 		wanted |= STALL_CAPABILITY(SYS_PTRACE);
+	if (privileges->asks_as_owner)
+		wanted |= STALL_CAPABILITY(FOWNER);
 	if (privileges->stops_threads)
 		wanted |= STALL_CAPABILITY(SYS_NICE);
 	return wanted;

@@ -14,6 +14,7 @@
 enum stall_capability {
 	STALL_CAP_DAC_OVERRIDE = 1,
 	STALL_CAP_DAC_READ_SEARCH = 2,
+	STALL_CAP_FOWNER = 3,
 	STALL_CAP_KILL = 5,
 	STALL_CAP_SETGID = 6,
 	STALL_CAP_SETUID = 7,
@@ -70,6 +71,7 @@ struct stall_error *stall_lockdown_check(void);
 struct stall_privileges {
 	bool reads_processes;
 	bool opens_programs; // and folders, that a path such as /proc/PID/exe may name
+	bool asks_as_owner;  // what the kernel tells only the owner of a file
 	bool sets_uprobes;
 	bool stops_threads;	   // in a child that raises its priority
 	const char *output_folder; // where files are made; NULL: nowhere

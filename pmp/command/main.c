@@ -18,6 +18,7 @@
 #include "capture/capturer.h"
 #include "capture/core_capture.h"
 #include "capture/ring_capture.h"
+#include "command/cache_command.h"
 #include "command/feature_report.h"
 #include "command/help.h"
 #include "command/memory_command.h"
@@ -165,7 +166,9 @@ static struct stall_error *reduce_privileges(const struct stall_options *options
 				   options->command == STALL_COMMAND_STORAGE ||
 				   options->command == STALL_COMMAND_FEATURES,
 		.opens_programs = options->command == STALL_COMMAND_CORE ||
-				  options->command == STALL_COMMAND_RINGS,
+				  options->command == STALL_COMMAND_RINGS ||
+				  options->command == STALL_COMMAND_CACHE,
+		.asks_as_owner = options->command == STALL_COMMAND_CACHE,
 		.sets_uprobes = ((is_waits || is_serve) && options->watch.source.uprobes) ||
 				options->command == STALL_COMMAND_FEATURES,
 		.stops_threads = (is_serve || is_snap) && may_stop,
@@ -239,6 +242,8 @@ static struct stall_error *run(const struct stall_options *options, bool *ret_pa
 	case STALL_COMMAND_STORAGE:
 		return stall_storage_run(&options->storage, options->pids,
 					 options->capture.pid_count, STDIN_FILENO, STDOUT_FILENO);
+	case STALL_COMMAND_CACHE:
+		return stall_cache_command_run(&options->cache, STDOUT_FILENO, ret_partial);
 	case STALL_COMMAND_FEATURES:
 		return stall_features_write(STDOUT_FILENO);
 	}

@@ -136,6 +136,7 @@ static const char *const commands[] = {
 	[STALL_COMMAND_RING] = "ring",	       [STALL_COMMAND_RINGS] = "rings",
 	[STALL_COMMAND_MEMORY] = "memory",     [STALL_COMMAND_SESSIONS] = "sessions",
 	[STALL_COMMAND_PACK] = "pack",	       [STALL_COMMAND_STORAGE] = "storage",
+	[STALL_COMMAND_CACHE] = "cache",
 };
 
 static struct stall_error *add_pid(struct stall_options *options, const char *text)
@@ -494,6 +495,17 @@ static void complete_serve(struct stall_options *options)
 			options->watch.source.at_rest || options->watch.history;
 }
 
+// It shares no option with the others but --pid.
+static struct stall_error *parse_cache(struct stall_options *options, int argc, char **argv)
+{
+	bool help = false;
+	struct stall_error *err = stall_cache_command_parse(&options->cache, argc, argv, &help);
+
+	if (help)
+		options->command = STALL_COMMAND_HELP;
+	return err;
+}
+
 struct stall_error *stall_options_init(struct stall_options *options, int argc, char **argv)
 {
 	struct stall_error *err;
@@ -501,7 +513,8 @@ struct stall_error *stall_options_init(struct stall_options *options, int argc, 
 	*options = (struct stall_options){};
 	if (argc < 2)
 		return stall_usage("a command is missing: snap, serve, waits, core, ring, "
-				   "rings, memory, sessions, storage, symbolize, pack or features");
+				   "rings, memory, sessions, storage, cache, symbolize, pack or "
+				   "features");
 	err = parse_command(argv[1], &options->command);
 	if (err)
 		return err;
@@ -525,6 +538,8 @@ struct stall_error *stall_options_init(struct stall_options *options, int argc, 
 	options->capture.layouts = options->layouts;
 	if (options->command == STALL_COMMAND_HELP || options->command == STALL_COMMAND_VERSION)
 		return NULL;
+	if (options->command == STALL_COMMAND_CACHE)
+		return parse_cache(options, argc - 1, argv + 1);
 	err = parse_options(options, argc - 1, argv + 1);
 	if (!err)
 		err = check(options, argv[1]);

@@ -11,6 +11,7 @@
 #include "base/layout.h"
 #include "capture/burst.h"
 #include "capture/capturer.h"
+#include "command/cache_command.h"
 #include "command/pack_command.h"
 #include "command/rings_command.h"
 #include "command/storage_command.h"
@@ -38,6 +39,7 @@ enum stall_command {
 	STALL_COMMAND_SESSIONS,
 	STALL_COMMAND_PACK,
 	STALL_COMMAND_STORAGE,
+	STALL_COMMAND_CACHE,
 };
 
 struct stall_options {
@@ -62,6 +64,7 @@ struct stall_options {
 	struct stall_storage_options storage;
 	struct stall_serve_options serve;
 	struct stall_rings_options rings;
+	struct stall_cache_command cache;
 };
 
 // The options point into argv and into themselves.

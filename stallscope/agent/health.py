@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 
 from stallscope.agent.metrics import AgentMetrics
+from stallscope.agent.uncaching import FILES, FREED
 from stallscope.model.samples import Sample
 
 __all__ = ["CollectorHealth"]
@@ -43,6 +44,8 @@ class CollectorHealth:
             self._metrics.samples[source] += 1
             if source == _PROCESS:
                 self._metrics.written = sample.values.get(_WRITTEN)
+            self._metrics.uncached_bytes += sample.values.get(FREED, 0.0)
+            self._metrics.uncached_files += sample.values.get(FILES, 0.0)
             self._why.pop(source, None)
             if source in self._logged:
                 self._logged.remove(source)

@@ -50,6 +50,8 @@ class AgentMetrics:
         self.ring_bytes = 0
         self.written: float | None = None
         """``write_bytes`` of the server's process since its start; None: not known."""
+        self.uncached_bytes = self.uncached_files = 0.0
+        """What was dropped from the page cache (``[storage]``)."""
         self.writer_busy = 0.0
         """Seconds since the disk was asked to write what it has not written yet."""
         self._buckets = [0] * (len(_BOUNDS) + 1)
@@ -121,6 +123,16 @@ class AgentMetrics:
             "server_write_bytes",
             "Bytes that the kernel charged to the server's process, by /proc/PID/io.",
             {} if self.written is None else {(): self.written},
+        )
+        yield from make.counter(
+            "agent_uncached_bytes",
+            "Bytes of old logs that were dropped from the page cache.",
+            {(): self.uncached_bytes},
+        )
+        yield from make.counter(
+            "agent_uncached_files",
+            "Files of which something was dropped from the page cache.",
+            {(): self.uncached_files},
         )
         yield from self._threads.families(make)
         yield from make.histogram(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from stallscope.agent.calibrator import Calibrator
+from stallscope.agent.uncaching import Uncaching
 from stallscope.collectors.collector import Collector, sample
 from stallscope.collectors.host import Backends, host_collectors
 from stallscope.collectors.processes import Server
@@ -189,6 +190,8 @@ def of_server(
         return Sources(tuple(collectors), set_rest=host_rests)
     ask = None if login is None else partial(_mysql_login, login, server)
     collectors.append(Calibrator(main.pid, ask, use_layout))
+    if settings.storage.uncache:
+        collectors.append(Uncaching(server, settings.storage, ask))
     if ask is None:
         return Sources(tuple(collectors), set_rest=host_rests)
     # Imported here: the agent of another server does not need PyMySQL.

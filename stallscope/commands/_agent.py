@@ -17,6 +17,8 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from stallscope.agent import backends, cronstate, sources
 from stallscope.agent.backends import CaptureBackend
 from stallscope.agent.environment import Plan
@@ -37,7 +39,7 @@ from stallscope.base.priority import raise_priority
 from stallscope.base.threads import server_of_thread
 from stallscope.collectors.processes import Server
 from stallscope.collectors.serverlabels import labels_of
-from stallscope.collectors.triggers.settings import AgentSettings
+from stallscope.collectors.triggers.settings import AgentSettings, StorageSettings
 from stallscope.commands import _config, _listen, _notify, _options, _rings, _sql, _store
 from stallscope.commands._config import Configuration, ServerSettings
 from stallscope.commands._metricsfile import MetricsFile
@@ -121,6 +123,8 @@ class CommandEnvironment:
                 use_layout=use_layout,
             )
 
+        if getattr(self._options, "dry_run", False):  # it changes nothing on the host
+            settings = msgspec.structs.replace(settings, storage=StorageSettings())
         login = None if self._options.no_sql else self._login
         try:
             found = of(login)

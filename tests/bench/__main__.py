@@ -36,6 +36,7 @@ from tests.bench import (
     report,
     storage_writes,
     storage_sync,
+    storage_cache,
     top,
     verdict,
 )
@@ -93,6 +94,8 @@ storage-writes
          whether storage writes has the bytes that the kernel counts, and what settings change in
          them: classes, doublewrite, settings; what the kernel charges for small writes: folios;
          what it costs the server: cost
+storage-cache
+         `storage cache`: files, exact, cost, uncache (--server mysql97: MySQL 9.7)
 cli      how soon a command starts, what commands without a server and exports cost: start,
          commands, export (no root)
 
@@ -120,6 +123,7 @@ BENCHES: dict[str, Callable[..., Iterator[Section]]] = {
     "soak": endurance.sections,
     "storage-writes": storage_writes.sections,
     "storage-sync": storage_sync.sections,
+    "storage-cache": storage_cache.sections,
     "top": top.sections,
     "verdict": verdict.sections,
 }

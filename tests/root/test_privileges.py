@@ -29,6 +29,7 @@ pytestmark = pytest.mark.needs("root", "probe")
 BITS = {
     "DAC_OVERRIDE": 1,
     "DAC_READ_SEARCH": 2,
+    "FOWNER": 3,
     "KILL": 5,
     "SETGID": 6,
     "SETUID": 7,
@@ -232,3 +233,23 @@ def test_a_program_that_only_its_owner_may_read_has_names(foreign_folder: Path) 
             assert_unharmed(process.pid)
         finally:
             process.kill()
+
+
+def test_the_cache_command_keeps_what_the_kernel_tells_owners_for() -> None:
+    with Target("threads", "2", "5") as target:
+        argv = [str(probe.find()), "cache", "-p", str(target.pid), "--uncache", "binlog"]
+        with subprocess.Popen(
+            [*argv, "--yes", "--after", "600"], stdout=subprocess.PIPE
+        ) as process:
+            try:
+                wait_until(
+                    lambda: (
+                        status(process.pid)["NoNewPrivs"] == "1"
+                        and Path(f"/proc/{process.pid}/wchan").read_text().endswith("nanosleep")
+                    ),
+                    "it watches reads",
+                )
+                assert_reduced(process.pid, OF_FILES | {"SYS_PTRACE", "FOWNER"})
+            finally:
+                process.kill()
+        assert_unharmed(target.pid)

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cache/cache_pages.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/privileges.h"
+
+// include/uapi/linux/mman.h; the headers of older systems lack both.
+#ifndef SYS_cachestat
+#define SYS_cachestat 451
+#endif
+
+struct cachestat_range {
+	uint64_t off, len;
+};
+
+struct cachestat_counts {
+	uint64_t nr_cache, nr_dirty, nr_writeback, nr_evicted, nr_recently_evicted;
+};
+
+// A window of mincore(2): a byte for each of its pages.
+#define WINDOW ((uint64_t)1 << 30)
+
+uint64_t stall_cache_page_size(void)
+{
+	return sysconf(_SC_PAGESIZE);
+}
+
+enum stall_cache_method stall_cache_method(void)
+{
+	struct cachestat_range range = {};
+	struct cachestat_counts counts;
+
+	// A kernel that has it says that the descriptor is bad; so does no sandbox that forbids it.
+	if (syscall(SYS_cachestat, -1, &range, &counts, 0) < 0 && errno == EBADF)
+		return STALL_CACHE_CACHESTAT;
+	return STALL_CACHE_MINCORE;
+}
+
+const char *stall_cache_method_name(enum stall_cache_method method)
+{
+	return method == STALL_CACHE_CACHESTAT ? "cachestat" : "mincore";
+}
+
+static int count_by_cachestat(int fd, uint64_t offset, uint64_t length,
+			      struct stall_cache_counts *ret)
+{
+	struct cachestat_range range = {.off = offset, .len = length};
+	struct cachestat_counts counts;
+
+	if (syscall(SYS_cachestat, fd, &range, &counts, 0) < 0)
+		return errno;
+	*ret = (struct stall_cache_counts){
+		.cached = counts.nr_cache,
+		.dirty = counts.nr_dirty,
+		.writeback = counts.nr_writeback,
+		.evicted = counts.nr_evicted,
+		.recently_evicted = counts.nr_recently_evicted,
+	};
+	return 0;
+}
+
+// Since Linux 5.2 mincore(2) says "all" of a file to those who neither own it nor may write it
+// (can_do_mincore(), mm/mincore.c): what it said would be wrong.
+static bool would_be_told(int fd, const struct stat *st)
+{
+	char path[32];
+
+	if (st->st_uid == geteuid() || stall_has_capability(STALL_CAP_FOWNER))
+		return true;
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	return faccessat(AT_FDCWD, path, W_OK, AT_EACCESS) == 0;
+}
+
+static int count_window(int fd, uint64_t offset, uint64_t length, unsigned char *pages,
+			uint64_t *cached)
+{
+	uint64_t page_size = stall_cache_page_size();
+	void *map = mmap(NULL, length, PROT_READ, MAP_SHARED, fd, offset);
+
+	if (map == MAP_FAILED)
+		return errno;
+	int rc = mincore(map, length, pages) < 0 ? errno : 0;
+	munmap(map, length);
+	for (uint64_t i = 0; !rc && i < (length + page_size - 1) / page_size; i++)
+		*cached += pages[i] & 1;
+	return rc;
+}
+
+static int count_by_mincore(int fd, uint64_t offset, uint64_t length, uint64_t until_ns,
+			    struct stall_cache_counts *ret)
+{
+	uint64_t cached = 0, page_size = stall_cache_page_size();
+	struct stat st;
+
+	if (fstat(fd, &st) < 0)
+		return errno;
+	if (!would_be_told(fd, &st))
+		return EPERM;
+	uint64_t end = length ? offset + length : (uint64_t)st.st_size;
+	if (end > (uint64_t)st.st_size)
+		end = st.st_size;
+	_cleanup_free_ unsigned char *pages = malloc(WINDOW / page_size);
+	if (!pages)
+		return ENOMEM;
+	for (uint64_t at = offset - offset % page_size; at < end; at += WINDOW) {
+		int rc =
+			count_window(fd, at, end - at < WINDOW ? end - at : WINDOW, pages, &cached);
+		if (rc)
+			return rc;
+		if (stall_clock_ns(CLOCK_MONOTONIC) > until_ns)
+			return ETIME;
+	}
+	*ret = (struct stall_cache_counts){.cached = cached};
+	return 0;
+}
+
+int stall_cache_count(int fd, enum stall_cache_method method, uint64_t offset, uint64_t length,
+		      uint64_t until_ns, struct stall_cache_counts *ret)
+{
+	if (method == STALL_CACHE_CACHESTAT)
+		return count_by_cachestat(fd, offset, length, ret);
+	return count_by_mincore(fd, offset, length, until_ns, ret);
+}
