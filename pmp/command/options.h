@@ -14,6 +14,7 @@
 #include "command/pack_command.h"
 #include "command/rings_command.h"
 #include "command/waits_command.h"
+#include "growth/growth.h"
 #include "serve/serve.h"
 #include "watch/watch.h"
 
@@ -36,6 +37,7 @@ enum stall_command {
 	STALL_COMMAND_MEMORY,
 	STALL_COMMAND_SESSIONS,
 	STALL_COMMAND_PACK,
+	STALL_COMMAND_GROWTH,
 };
 
 struct stall_options {
@@ -59,6 +61,7 @@ struct stall_options {
 	struct stall_waits_options waits;
 	struct stall_serve_options serve;
 	struct stall_rings_options rings;
+	struct stall_growth_options growth;
 };
 
 // The options point into argv and into themselves.
