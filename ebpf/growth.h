@@ -39,11 +39,12 @@ struct stall_growth_fault {
 	__u32 weight;
 	__u64 address; /* of the page */
 	__u64 hash;    /* of the innermost part of the stack: equal ones are taken for equal */
+	__u64 site;    /* of program counter and stack pointer: the same, where that is not known */
 	__u32 flags;
 	__u32 pad;
 };
 
-/* Followed by stack_size bytes from stack_address on, within room of fixed size. */
+/* Followed by stack_size bytes from stack_address on. */
 struct stall_growth_stack {
 	struct stall_growth_fault fault;
 	__u64 now_ns;
@@ -55,8 +56,8 @@ struct stall_growth_stack {
 	char comm[STALL_BPF_COMM];
 };
 
-_Static_assert(sizeof(struct stall_growth_fault) == 40, "no holes");
-_Static_assert(sizeof(struct stall_growth_stack) == 40 + 32 + STALL_BPF_PT_REGS * 8 + 16,
+_Static_assert(sizeof(struct stall_growth_fault) == 48, "no holes");
+_Static_assert(sizeof(struct stall_growth_stack) == 48 + 32 + STALL_BPF_PT_REGS * 8 + 16,
 	       "no holes: what leaves the kernel is all set");
 
 #endif

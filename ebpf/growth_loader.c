@@ -14,8 +14,8 @@
 #include "growth.skel.h"
 
 #define INITIAL_PIDNS 0xEFFFFFFCU // PROC_PID_INIT_INO, include/linux/proc_ns.h
-#define FAULT_RING (8u << 20)	  // 170,000 faults
-#define STACK_RING (32u << 20)	  // 880 stacks
+#define FAULT_RING (8u << 20)	  // 150,000 faults
+#define STACK_RING (32u << 20)	  // 3,000 stacks of a server
 #define WINDOWS_PER_SECOND 100
 #define RSS_STAT_PARAMETERS 3 // with the context
 
@@ -113,6 +113,7 @@ static struct stall_error *open_skeleton(struct stall_bpf_growth *growth,
 	skeleton->rodata->window_records = options->faults_per_second / WINDOWS_PER_SECOND;
 	bpf_map__set_max_entries(skeleton->maps.fault_ring, FAULT_RING);
 	bpf_map__set_max_entries(skeleton->maps.stack_ring, STACK_RING);
+	bpf_map__set_max_entries(skeleton->maps.stack_records, libbpf_num_possible_cpus());
 	return choose_programs(growth);
 }
 

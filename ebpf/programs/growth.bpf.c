@@ -68,11 +68,19 @@ struct {
 	__uint(max_entries, 4096);
 } stack_ring SEC(".maps");
 
-// What is reserved in the ring must have a size that the verifier knows.
+// Too large for the BPF stack, and for a per-CPU map (32 KiB): one for each CPU, which its `busy`
+// protects.
 struct stack_record {
 	struct stall_growth_stack head;
-	__u8 stack[MAX_STACK + PAGE];
+	__u8 stack[MAX_STACK + PAGE]; // room that the verifier can see
 };
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct stack_record);
+} stack_records SEC(".maps");
 
 static __always_inline void count_lost(enum stall_growth_lost cause)
 {
@@ -156,11 +164,10 @@ static __always_inline bool emit_stack(const struct stall_growth_fault *fault,
 {
 	if (!stall_fair_take(&share, fault->hash >> 40, stack_cost_ns, now, false))
 		return false;
-	struct stack_record *out = bpf_ringbuf_reserve(&stack_ring, sizeof(*out), 0);
-	if (!out) {
-		count_lost(STALL_GROWTH_STACK_ROOM);
+	__u32 number = bpf_get_smp_processor_id();
+	struct stack_record *out = bpf_map_lookup_elem(&stack_records, &number);
+	if (!out)
 		return false;
-	}
 	__builtin_memset(&out->head, 0, sizeof(out->head));
 	out->head.fault = *fault;
 	out->head.now_ns = now;
@@ -170,7 +177,13 @@ static __always_inline bool emit_stack(const struct stall_growth_fault *fault,
 	bpf_probe_read_kernel(out->head.regs, sizeof(out->head.regs), regs);
 	bpf_get_current_comm(out->head.comm, sizeof(out->head.comm));
 	copy_stack(out, task, sp);
-	bpf_ringbuf_submit(out, BPF_RB_NO_WAKEUP);
+	__u64 size = out->head.stack_size;
+	if (size > MAX_STACK)
+		return false;
+	if (bpf_ringbuf_output(&stack_ring, out, sizeof(out->head) + size, BPF_RB_NO_WAKEUP)) {
+		count_lost(STALL_GROWTH_STACK_ROOM);
+		return false;
+	}
 	return true;
 }
 
@@ -190,6 +203,7 @@ static __always_inline int record_fault(struct cpu *cpu, struct task_struct *tas
 	fault.tid = reader_is_initial ? task->pid : pid_for_reader(BPF_CORE_READ(task, thread_pid));
 	fault.address = address & ~(__u64)(PAGE - 1);
 	fault.hash = hash_stack(cpu, sp, ip);
+	fault.site = mix(mix(2, ip), sp);
 	fault.flags = flags;
 	if (address && address + NEAR_STACK > sp && address < stack_end(task, sp))
 		fault.flags |= STALL_GROWTH_ON_STACK;

@@ -10,7 +10,7 @@
 #include "snapshot/snapshot.h"
 
 #define DEFAULT_MAX_STACK 32768
-#define DEFAULT_STACKS 500
+#define DEFAULT_STACKS 1000
 #define DEFAULT_FAULTS 50000
 #define ARENA_SIZE ((size_t)STALL_GROWTH_BATCH * (DEFAULT_MAX_STACK + 8192))
 #define UNWOUND_PER_SECOND 1000000 // no limit: the copies have one
@@ -74,6 +74,7 @@ static struct stall_error *apply(struct stall_growth *growth,
 {
 	const struct stall_toucher wanted = {
 		.hash = stack ? 0 : fault->hash,
+		.site = stack ? 0 : fault->site,
 		.stack = stack,
 		.tid = fault->tid,
 		.kind = fault->kind,
@@ -102,6 +103,9 @@ static struct stall_error *flush(struct stall_growth *growth)
 		uint32_t stack = growth->items[i].stack_id;
 
 		err = stall_hashed_stacks_set(&growth->hashed, growth->faults[i].hash, stack);
+		if (!err)
+			err = stall_hashed_stacks_set(&growth->hashed, growth->faults[i].site,
+						      stack);
 		if (!err)
 			err = apply(growth, &growth->faults[i], stack);
 	}
@@ -378,6 +382,8 @@ static void resolve_hashes(struct stall_growth *growth)
 		struct stall_toucher *toucher = &growth->touchers.list[i];
 		if (!toucher->stack)
 			toucher->stack = stall_hashed_stacks_find(&growth->hashed, toucher->hash);
+		if (!toucher->stack)
+			toucher->stack = stall_hashed_stacks_find(&growth->hashed, toucher->site);
 	}
 }
 

@@ -14,7 +14,7 @@
 #include "unwind/worker.h"
 
 #define STALL_GROWTH_SCHEMA "stallscope.growth/1"
-#define STALL_GROWTH_POLL_MS 50 // between two readings of what has happened
+#define STALL_GROWTH_POLL_MS 20 // between two readings of what has happened
 
 struct stall_growth_options {
 	pid_t pid;

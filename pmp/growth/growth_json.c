@@ -70,6 +70,7 @@ static void write_memory(struct stall_json *json, const char *key,
 	stall_json_member_uint(json, "swap", mappings->swap);
 	stall_json_member_uint(json, "huge", mappings->huge);
 	stall_json_member_uint(json, "hugetlb", mappings->hugetlb);
+	stall_json_member_uint(json, "mapped", mappings->mapped);
 	stall_json_member_uint(json, "mappings", mappings->count);
 	stall_json_close(json, '}');
 }

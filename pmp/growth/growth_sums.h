@@ -13,8 +13,8 @@
 #define STALL_NO_TOUCHER UINT32_MAX
 
 struct stall_toucher {
-	// The key. A fault without a stack of its own has the hash instead, and 0 as stack.
-	uint64_t hash;
+	// The key. A fault without a stack of its own has the hashes instead, and 0 as stack.
+	uint64_t hash, site;
 	uint32_t stack; // of struct stall_wait_stacks
 	int32_t tid;
 	uint32_t kind; // enum stall_growth_kind

@@ -53,6 +53,8 @@ static struct stall_error *add(struct stall_growth_mappings *mappings,
 		mappings->list = grown;
 		mappings->capacity = capacity;
 	}
+	if (space && space[2] == 'w' && space[4] == 'p')
+		mappings->mapped += line->end - line->start;
 	mappings->list[mappings->count++] = (struct stall_growth_mapping){
 		.start = line->start,
 		.end = line->end,

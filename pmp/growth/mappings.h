@@ -29,6 +29,7 @@ struct stall_growth_mappings {
 	size_t count, capacity;
 	// Of all: bytes.
 	uint64_t rss, anonymous, swap, huge, hugetlb;
+	uint64_t mapped; // of its own, touched or not
 	bool cut; // more than STALL_GROWTH_MAX_MAPPINGS
 };
 

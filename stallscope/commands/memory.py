@@ -60,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--stacks",
         type=_common.count,
         metavar="N",
-        help="copy at most N stacks in a second (default 500)",
+        help="copy at most N stacks in a second (default 1000)",
     )
     what.add_argument(
         "--max-stack",

@@ -32,7 +32,7 @@ __all__ = [
     "is_report",
 ]
 
-SCHEMA = "stallscope.memory/1"
+SCHEMA: Literal["stallscope.memory/1"] = "stallscope.memory/1"
 GROWTH = "stallscope.growth/1"
 MAX_BYTES = 256 << 20
 """The most bytes of a report, and of a line of the probe."""
@@ -51,6 +51,8 @@ class Held(msgspec.Struct, frozen=True):
     huge: Bytes = 0
     """Part of ``anonymous`` in transparent huge pages."""
     hugetlb: Bytes = 0
+    mapped: Bytes = 0
+    """Mapped for itself alone and writable, touched or not."""
     mappings: Number = 0
 
     @property

@@ -88,6 +88,11 @@ def _totals(report: MemoryReport, width: int) -> Iterator[Line]:
         parts.append("too little was added for a share that stacks explain")
     if parts:
         yield from wrap(f"{'; '.join(parts)}.", width, indent="  ", hang="  ")
+    if before is not None and after is not None and after.mapped != before.mapped:
+        grown = after.mapped - before.mapped
+        how = "grew" if grown > 0 else "shrank"
+        text = f"its own address space (touched or not) {how} by {size(abs(grown))}."
+        yield from wrap(text, width, indent="  ", hang="  ")
     if before is not None and after is not None and after.huge > before.huge:
         grown = size(after.huge - before.huge)
         yield from wrap(f"{grown} of it in transparent huge pages.", width, indent="  ")

@@ -29,6 +29,7 @@ from tests.bench import (
     inproc,
     introspection,
     lighthouse,
+    memory,
     overhead,
     pause,
     probes,
@@ -82,6 +83,8 @@ endings  whether the statement that the first lines print ends a live stall; --o
 report   how long the HTML report takes to write and to open in Chromium, and its size (no root)
 lighthouse
          what Lighthouse says of the report's accessibility: a score of 100 (no root)
+memory   whether stacks explain the memory that a server takes, and what watching it costs:
+         growth-mysql55, growth-mariadb, growth-mysql97, cost-mysql55, cost-mariadb, cost-mysql97
 soak     what the tool holds after thousands of captures and after hours: captures, agent (of
          --minutes); and what it does with very much: scale, churn, servers
 cli      how soon a command starts, what commands without a server and exports cost: start,
@@ -106,6 +109,7 @@ BENCHES: dict[str, Callable[..., Iterator[Section]]] = {
     "inproc": inproc.sections,
     "introspection": introspection.sections,
     "lighthouse": lighthouse.sections,
+    "memory": memory.sections,
     "overhead": overhead.sections,
     "probes": probes.sections,
     "soak": endurance.sections,
