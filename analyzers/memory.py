@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
 
 import msgspec
 
@@ -19,7 +20,7 @@ from stallscope.model.memory import (
     Toucher,
 )
 
-__all__ = ["LEAST_ADDED", "clean_stack", "heaviest", "place", "report"]
+__all__ = ["LEAST_ADDED", "clean_stack", "heaviest", "of_heap", "place", "report"]
 
 LEAST_ADDED = 256 << 10
 """Of less memory a share says nothing: the two readings are not of one moment."""
@@ -46,6 +47,8 @@ _ALLOCATES = re.compile(
     r"|mem_heap_(?:create_block\w*|add_block|alloc|zalloc|create\w*|dup|strdup)"
     r"|mem_area_alloc|ut_malloc\w*|ut::\w*(?:malloc|zalloc|new)\w*|ut::detail::.*"
     r"|ut_allocator::.*|std::.*alloc.*|__gnu_cxx::.*alloc.*|Allocator\w*::.*"
+    r"|libc(?:-2)?\.(?:so|\d+\.so)[.\d]*\+0x[0-9a-f]+"
+    r"|libjemalloc\.so[.\d]*\+0x[0-9a-f]+|libheaptrack\w*\.so.*"
     r"|mysys_namespace::.*|AllocSet\w+|palloc\w*|MemoryContextAlloc\w*|repalloc\w*)$"
 )
 """Functions that allocate, clear or copy for whoever calls them."""
@@ -140,6 +143,51 @@ def report(
         lost=growth.lost,
         notes=(*notes, *_notes(growth, len(stacks))),
         complete=not (growth.ended or growth.cut or _is_lossy(growth)),
+    )
+
+
+def of_heap(
+    source: Literal["jemalloc", "heaptrack"],
+    path: str,
+    stacks: Iterable[tuple[int, int, Iterable[str]]],
+    *,
+    exe: str | None = None,
+    seconds: float | None = None,
+    notes: Sequence[str] = (),
+    complete: bool = True,
+) -> MemoryReport:
+    """Return a heap dump as a report. ``stacks``: bytes, allocations, frames from the innermost."""
+    sums: dict[tuple[str, ...], tuple[int, int]] = {}
+    for size, count, names in stacks:
+        frames = clean_stack(names)
+        before = sums.get(frames, (0, 0))
+        sums[frames] = (before[0] + size, before[1] + count)
+    found = [
+        MemoryStack(bytes=size, frames=frames, place=place(frames), allocations=count)
+        for frames, (size, count) in sums.items()
+        if size > 0
+    ]
+    found.sort(key=lambda stack: (not stack.frames, -stack.bytes, stack.frames))
+    total = sum(stack.bytes for stack in found)
+    known = sum(stack.bytes for stack in found if stack.frames)
+    named, held = heaviest(found)
+    more: tuple[str, ...] = ()
+    if len(found) > MAX_STACKS:
+        more = (f"only the {MAX_STACKS} largest of {len(found)} stacks are listed",)
+    return MemoryReport(
+        schema=SCHEMA,
+        source=source,
+        path=path,
+        exe=exe,
+        seconds=seconds,
+        growth_bytes=total,
+        attributed_share=round(known / total, 4) if total else None,
+        attributed_bytes=known,
+        stacks=tuple(found[:MAX_STACKS]),
+        heaviest=named,
+        heaviest_bytes=held,
+        notes=(*notes, *more),
+        complete=complete,
     )
 
 

@@ -6,6 +6,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
+import msgspec
+
 from stallscope.base.text import one_line
 from stallscope.model.memory import Malloc, MemoryReport, MemoryStack, MemoryThread, encode
 from stallscope.reporters.lines import Line, short_name, wrap
@@ -81,7 +83,7 @@ def _totals(report: MemoryReport, width: int) -> Iterator[Line]:
         parts.append(f"its own memory: {size(before.own)} before, {size(after.own)} after")
     if report.freed_bytes:
         parts.append(f"{size(report.freed_bytes)} of what it had were freed")
-    if report.attributed_share is not None:
+    if report.attributed_share is not None and report.source == "live":
         share = 100 * report.attributed_share
         parts.append(f"stacks explain {share:.1f} % of what was added")
     elif report.source == "live" and report.growth_bytes is not None and report.stacks:
@@ -89,9 +91,9 @@ def _totals(report: MemoryReport, width: int) -> Iterator[Line]:
     if parts:
         yield from wrap(f"{'; '.join(parts)}.", width, indent="  ", hang="  ")
     if before is not None and after is not None and after.mapped != before.mapped:
-        grown = after.mapped - before.mapped
-        how = "grew" if grown > 0 else "shrank"
-        text = f"its own address space (touched or not) {how} by {size(abs(grown))}."
+        mapped = after.mapped - before.mapped
+        how = "grew" if mapped > 0 else "shrank"
+        text = f"its own address space (touched or not) {how} by {size(abs(mapped))}."
         yield from wrap(text, width, indent="  ", hang="  ")
     if before is not None and after is not None and after.huge > before.huge:
         grown = size(after.huge - before.huge)
@@ -127,12 +129,30 @@ def _stacks(report: MemoryReport, width: int, top: int) -> Iterator[Line]:
     yield Line("")
     what = "allocated" if report.source != "live" else "added"
     yield Line(f"{'bytes':>10}  {'':>6}  {what} by (innermost function first)", _DIM)
-    for stack in report.stacks[:top]:
+    merged = _by_place(report.stacks)
+    for stack in merged[:top]:
         yield from _stack(stack, report, width)
-    rest = report.stacks[top:]
+    rest = merged[top:]
     if rest:
         left = sum(stack.bytes for stack in rest)
-        yield from wrap(f"{change(left)} in {len(rest)} more stacks (--top, --json)", width)
+        yield from wrap(f"{change(left)} in {len(rest)} more (--top, --json)", width)
+
+
+def _by_place(stacks: tuple[MemoryStack, ...]) -> list[MemoryStack]:
+    """Sum stacks whose shown frames are the same; the largest first."""
+    found: dict[tuple[tuple[str, ...], str], MemoryStack] = {}
+    for stack in stacks:
+        key = (stack.place or stack.frames[:_FRAMES], stack.kind)
+        known = found.get(key)
+        if known is not None:
+            stack = msgspec.structs.replace(
+                known,
+                bytes=known.bytes + stack.bytes,
+                threads=max(known.threads, stack.threads),
+                allocations=known.allocations + stack.allocations,
+            )
+        found[key] = stack
+    return sorted(found.values(), key=lambda stack: (not stack.frames, -stack.bytes))
 
 
 def _stack(stack: MemoryStack, report: MemoryReport, width: int) -> Iterator[Line]:
