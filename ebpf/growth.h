@@ -35,7 +35,7 @@ enum stall_growth_lost {
 struct stall_growth_fault {
 	__u32 magic; /* STALL_BPF_MAGIC */
 	__u32 kind;
-	__s32 tid;     /* in the reader's pid namespace */
+	__s32 tid; /* in the reader's pid namespace */
 	__u32 weight;
 	__u64 address; /* of the page */
 	__u64 hash;    /* of the innermost part of the stack: equal ones are taken for equal */

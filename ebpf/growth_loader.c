@@ -84,7 +84,8 @@ static struct stall_error *choose_programs(struct stall_bpf_growth *growth)
 	programs->populate = rss == RSS_STAT_PARAMETERS;
 	if (!programs->populate)
 		programs->no_populate =
-			rss ? "this kernel reports changes of RSS in groups of 64 pages: pages that "
+			rss ? "this kernel reports changes of RSS in groups of 64 pages: pages "
+			      "that "
 			      "direct I/O and mlock make have no stack"
 			    : "this kernel has no tracepoint rss_stat: pages that direct I/O and "
 			      "mlock make have no stack";
@@ -176,11 +177,10 @@ static struct stall_error *open_rings(struct stall_bpf_growth *growth)
 {
 	struct growth *skeleton = growth->skeleton;
 
-	growth->ring = ring_buffer__new(bpf_map__fd(skeleton->maps.stack_ring), take_stack, growth,
-					NULL);
-	if (!growth->ring ||
-	    ring_buffer__add(growth->ring, bpf_map__fd(skeleton->maps.fault_ring), take_fault,
-			     growth) < 0)
+	growth->ring =
+		ring_buffer__new(bpf_map__fd(skeleton->maps.stack_ring), take_stack, growth, NULL);
+	if (!growth->ring || ring_buffer__add(growth->ring, bpf_map__fd(skeleton->maps.fault_ring),
+					      take_fault, growth) < 0)
 		return stall_error_os(errno, "cannot open the BPF ring buffers");
 	return NULL;
 }

@@ -14,10 +14,11 @@
 #define HASHED_WORDS 64
 #define WINDOW_NS 10000000
 #define MAX_STRIDE 4096
-#define USER_END 0x7ffffffff000ULL // TASK_SIZE_MAX with four levels; five are asked for by no server
-#define NEAR_STACK 65536	   // below the stack pointer
-#define PF_PROT 1		   // of the error code: the page is there
-#define MM_ANONPAGES 1		   // include/linux/mm_types_task.h
+#define USER_END                                                                                   \
+	0x7ffffffff000ULL // TASK_SIZE_MAX with four levels; five are asked for by no server
+#define NEAR_STACK 65536  // below the stack pointer
+#define PF_PROT 1	  // of the error code: the page is there
+#define MM_ANONPAGES 1	  // include/linux/mm_types_task.h
 #define PENDING 4096
 #define GAP_PAGES 16 // at the lower end of a stack, that the fault is about to make
 
@@ -26,7 +27,7 @@ const volatile __u32 reader_pidns = 0;
 const volatile bool reader_is_initial = false;
 const volatile __s32 wanted = 0; // the process, by the reader's pid
 const volatile __u32 max_stack = 0;
-const volatile __u64 stack_cost_ns = 0; // a second divided by the stacks that may be copied in it
+const volatile __u64 stack_cost_ns = 0;	 // a second divided by the stacks that may be copied in it
 const volatile __u32 window_records = 0; // of a CPU, in WINDOW_NS
 
 // Found by the iterator.

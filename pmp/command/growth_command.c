@@ -74,7 +74,8 @@ static struct stall_error *record(struct stall_growth *growth, uint64_t until_ns
 	return err;
 }
 
-struct stall_error *stall_growth_run(const struct stall_growth_options *options, int out, bool *ret_partial)
+struct stall_error *stall_growth_run(const struct stall_growth_options *options, int out,
+				     bool *ret_partial)
 {
 	_cleanup_(stall_growth_destroyp) struct stall_growth *growth = NULL;
 	_cleanup_close_ int signals = -1;

@@ -10,6 +10,7 @@
 
 // Writes a line when it begins and one at the end: after the duration, on SIGINT or SIGTERM, or when
 // the process ends.
-struct stall_error *stall_growth_run(const struct stall_growth_options *options, int out, bool *ret_partial);
+struct stall_error *stall_growth_run(const struct stall_growth_options *options, int out,
+				     bool *ret_partial);
 
 #endif

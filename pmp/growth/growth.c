@@ -145,8 +145,8 @@ static void take_stack(void *arg, const struct stall_growth_stack *record, const
 	};
 	memcpy(item->record.regs, record->regs, sizeof(record->regs));
 	memcpy(item->record.comm, record->comm, sizeof(record->comm));
-	uint8_t *copy = record->stack_size ? stall_arena_alloc(&growth->arena, record->stack_size)
-					   : NULL;
+	uint8_t *copy =
+		record->stack_size ? stall_arena_alloc(&growth->arena, record->stack_size) : NULL;
 	if (copy) {
 		memcpy(copy, stack, record->stack_size);
 		item->stack = copy;
@@ -207,10 +207,10 @@ static struct stall_error *attach(struct stall_growth *growth)
 		.faults_per_second = growth->options.faults_per_second,
 	};
 
-	growth->handler = (struct stall_bpf_growth_handler){
-		.arg = growth, .fault = take_fault, .stack = take_stack};
-	struct stall_error *err =
-		stall_bpf_growth_create(&options, &growth->handler, &growth->bpf);
+	growth->handler = (struct stall_bpf_growth_handler){.arg = growth,
+							    .fault = take_fault,
+							    .stack = take_stack};
+	struct stall_error *err = stall_bpf_growth_create(&options, &growth->handler, &growth->bpf);
 	if (err)
 		return err;
 	const struct stall_bpf_code code = code_of(process_of(growth));

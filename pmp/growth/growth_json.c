@@ -146,8 +146,8 @@ static bool write_counts(const struct stall_growth *growth, struct stall_json *j
 {
 	struct stall_bpf_growth_counts counts = stall_bpf_growth_counts(growth->bpf);
 	struct stall_wait_unwound_counts unwound = stall_wait_unwinder_counts(growth->unwinder);
-	uint64_t lost = growth->pages.no_room + growth->touchers.no_room + unwound.no_room +
-			unwound.failed;
+	uint64_t lost =
+		growth->pages.no_room + growth->touchers.no_room + unwound.no_room + unwound.failed;
 
 	stall_json_key(json, "faults");
 	stall_json_open(json, '{');

@@ -23,14 +23,14 @@ static uint64_t key_hash(const struct stall_toucher *toucher)
 {
 	uint64_t hash = mix(mix(toucher->hash, toucher->site), toucher->stack);
 
-	return mix(hash, (uint64_t)(uint32_t)toucher->tid << 32 | toucher->kind << 8 |
-				 toucher->flags);
+	return mix(hash,
+		   (uint64_t)(uint32_t)toucher->tid << 32 | toucher->kind << 8 | toucher->flags);
 }
 
 static bool same_key(const struct stall_toucher *a, const struct stall_toucher *b)
 {
-	return a->hash == b->hash && a->site == b->site && a->stack == b->stack && a->tid == b->tid &&
-	       a->kind == b->kind && a->flags == b->flags;
+	return a->hash == b->hash && a->site == b->site && a->stack == b->stack &&
+	       a->tid == b->tid && a->kind == b->kind && a->flags == b->flags;
 }
 
 static void insert(struct stall_touchers *touchers, uint32_t index)

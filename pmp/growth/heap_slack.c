@@ -82,8 +82,8 @@ static bool follow_ring(struct reading *reading, uint64_t first)
 		// An arena that was never used has no top yet; a program's own has its bins there.
 		if (top && (!is_own(reading, top) || top & 15) && top != at + reading->layout->top)
 			return false;
-		if (system & 4095 || system > reading->mappings->list[reading->mappings->count - 1]
-						      .end)
+		if (system & 4095 ||
+		    system > reading->mappings->list[reading->mappings->count - 1].end)
 			return false;
 		at = word_at(arena, reading->layout->next);
 	} while (at != first);
@@ -120,7 +120,8 @@ static size_t begin_lists(const struct reading *reading, struct list *lists)
 		for (size_t bin = 0; bin < BINS; bin++) {
 			size_t offset = reading->layout->bins + bin * 16;
 			// As if the two pointers were in a chunk.
-			uint64_t head = arena->address + offset - 16, chunk = word_at(arena, offset);
+			uint64_t head = arena->address + offset - 16,
+				 chunk = word_at(arena, offset);
 
 			if (chunk && chunk != head)
 				lists[count++] = (struct list){.head = head, .chunk = chunk};

@@ -23,8 +23,10 @@ static const struct {
 	bool has_sum;
 } fields[] = {
 #define FIELD(key, member)                                                                         \
-	{key, offsetof(struct stall_growth_mapping, member),                                       \
-	 offsetof(struct stall_growth_mappings, member), true}
+	{                                                                                          \
+		key, offsetof(struct stall_growth_mapping, member),                                \
+			offsetof(struct stall_growth_mappings, member), true                       \
+	}
 	FIELD("Rss:", rss),
 	FIELD("Anonymous:", anonymous),
 	FIELD("Swap:", swap),

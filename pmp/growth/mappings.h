@@ -30,7 +30,7 @@ struct stall_growth_mappings {
 	// Of all: bytes.
 	uint64_t rss, anonymous, swap, huge, hugetlb;
 	uint64_t mapped; // of its own, touched or not
-	bool cut; // more than STALL_GROWTH_MAX_MAPPINGS
+	bool cut;	 // more than STALL_GROWTH_MAX_MAPPINGS
 };
 
 struct stall_error *stall_growth_mappings_read(const struct stall_target *target,

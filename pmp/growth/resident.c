@@ -33,7 +33,8 @@ void stall_resident_deinit(struct stall_resident *resident)
 static struct stall_error *read_range(int fd, struct stall_resident *resident,
 				      struct stall_resident_range *range, uint64_t *entries)
 {
-	uint64_t pages = (range->end - range->start) / STALL_PAGE, first = range->start / STALL_PAGE;
+	uint64_t pages = (range->end - range->start) / STALL_PAGE,
+		 first = range->start / STALL_PAGE;
 
 	range->bits = calloc((pages + 63) / 64, sizeof(*range->bits));
 	if (!range->bits)
@@ -87,8 +88,8 @@ struct stall_error *stall_resident_read(const struct stall_target *target,
 		}
 		room -= pages;
 		struct stall_resident_range *range = &ret->ranges[ret->count++];
-		*range = (struct stall_resident_range){.start = mapping->start,
-						       .end = mapping->end};
+		*range =
+			(struct stall_resident_range){.start = mapping->start, .end = mapping->end};
 		err = read_range(fd, ret, range, entries);
 	}
 	return err;
