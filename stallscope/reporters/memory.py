@@ -128,7 +128,7 @@ def _stacks(report: MemoryReport, width: int, top: int) -> Iterator[Line]:
         return
     yield Line("")
     what = "allocated" if report.source != "live" else "added"
-    yield Line(f"{'bytes':>10}  {'':>6}  {what} by (innermost function first)", _DIM)
+    yield from wrap(f"{what} by (innermost function first)", width, style=_DIM)
     merged = _by_place(report.stacks)
     for stack in merged[:top]:
         yield from _stack(stack, report, width)
