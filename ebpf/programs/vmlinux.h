@@ -36,6 +36,7 @@ enum bpf_map_type {
 
 enum {
 	BPF_F_MMAPABLE = 1U << 10,
+	BPF_RB_NO_WAKEUP = 1U << 0,
 	BPF_RB_FORCE_WAKEUP = 1U << 1,
 	BPF_RB_AVAIL_DATA = 0,
 	BPF_RB_RING_SIZE = 1,

@@ -25,6 +25,8 @@ const char stall_help[] =
 	"servers, as JSON\n"
 	"  stallscope-probe memory --pid PID       its threads and pieces of its memory, for a "
 	"calibration\n"
+	"  stallscope-probe growth --pid PID [--duration SECONDS] [--stacks N] [--faults N]\n"
+	"                                          which stacks make its memory grow, as JSON\n"
 	"  stallscope-probe sessions --pid PID --layout 'KEY=NUMBER ...'  what its connections "
 	"run\n"
 	"  stallscope-probe storage --pid PID [--pid PID ...] [--seconds S] [--interval S]\n"

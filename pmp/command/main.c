@@ -20,6 +20,7 @@
 #include "capture/ring_capture.h"
 #include "command/cache_command.h"
 #include "command/feature_report.h"
+#include "command/growth_command.h"
 #include "command/help.h"
 #include "command/memory_command.h"
 #include "command/options.h"
@@ -164,6 +165,7 @@ static struct stall_error *reduce_privileges(const struct stall_options *options
 				   options->command == STALL_COMMAND_MEMORY ||
 				   options->command == STALL_COMMAND_SESSIONS ||
 				   options->command == STALL_COMMAND_STORAGE ||
+				   options->command == STALL_COMMAND_GROWTH ||
 				   options->command == STALL_COMMAND_FEATURES,
 		.opens_programs = options->command == STALL_COMMAND_CORE ||
 				  options->command == STALL_COMMAND_RINGS ||
@@ -237,6 +239,8 @@ static struct stall_error *run(const struct stall_options *options, bool *ret_pa
 				       options->capture.pid_count, STDIN_FILENO, STDOUT_FILENO);
 	case STALL_COMMAND_MEMORY:
 		return stall_memory_run(&options->capture, STDIN_FILENO, STDOUT_FILENO);
+	case STALL_COMMAND_GROWTH:
+		return stall_growth_run(&options->growth, STDOUT_FILENO, ret_partial);
 	case STALL_COMMAND_SESSIONS:
 		return stall_sessions_run(&options->capture, STDOUT_FILENO);
 	case STALL_COMMAND_STORAGE:

@@ -18,7 +18,7 @@
 #include "snapshot/read_child.h"
 #include "snapshot/snapshot.h"
 
-#define SCHEMA "stallscope.memory/1"
+#define SCHEMA "stallscope.process-memory/1"
 #define MAX_PIECES (256 * 1024)
 #define MAX_BYTES (32 * 1024 * 1024) // of one answer
 #define ARENA_SIZE ((size_t)1 << 30) // reserved, not used

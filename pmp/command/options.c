@@ -58,6 +58,8 @@ enum option_id {
 	OPTION_CONVOY,
 	OPTION_CAPTURE_INTERVAL,
 	OPTION_CAPTURES,
+	OPTION_STACKS,
+	OPTION_FAULTS,
 	OPTION_HELP,
 };
 
@@ -74,17 +76,19 @@ enum option_id {
 #define SAVED (CORE | RING)
 #define SYMBOLIZE (1u << STALL_COMMAND_SYMBOLIZE)
 #define PACK (1u << STALL_COMMAND_PACK)
+#define GROWTH (1u << STALL_COMMAND_GROWTH)
 #define ANY ~0u
 
 static const struct {
 	struct option option;
 	unsigned int commands;
 } known_options[] = {
-	{{"pid", required_argument, NULL, OPTION_PID}, LIVE | WAITS | RINGS | MEMORY | STORAGE},
+	{{"pid", required_argument, NULL, OPTION_PID},
+	 LIVE | WAITS | RINGS | MEMORY | STORAGE | GROWTH},
 	{{"backend", required_argument, NULL, OPTION_BACKEND}, LIVE | WAITS},
 	{{"allow-stop", no_argument, NULL, OPTION_ALLOW_STOP}, LIVE},
 	{{"stop-blocked-reads", no_argument, NULL, OPTION_STOP_BLOCKED_READS}, LIVE},
-	{{"max-stack", required_argument, NULL, OPTION_MAX_STACK}, LIVE | SAVED},
+	{{"max-stack", required_argument, NULL, OPTION_MAX_STACK}, LIVE | SAVED | GROWTH},
 	{{"max-threads", required_argument, NULL, OPTION_MAX_THREADS}, LIVE | SAVED},
 	{{"passes", required_argument, NULL, OPTION_PASSES}, LIVE},
 	{{"deadline", required_argument, NULL, OPTION_DEADLINE}, LIVE | SAVED},
@@ -95,8 +99,9 @@ static const struct {
 	{{"layout", required_argument, NULL, OPTION_LAYOUT}, LIVE | MEMORY},
 	{{"layout-of", required_argument, NULL, OPTION_LAYOUT_OF}, LIVE},
 	{{"debug-dir", required_argument, NULL, OPTION_DEBUG_DIR},
-	 LIVE | WAITS | SAVED | SYMBOLIZE | PACK},
-	{{"pack-dir", required_argument, NULL, OPTION_PACK_DIR}, LIVE | WAITS | SAVED | SYMBOLIZE},
+	 LIVE | WAITS | SAVED | SYMBOLIZE | PACK | GROWTH},
+	{{"pack-dir", required_argument, NULL, OPTION_PACK_DIR},
+	 LIVE | WAITS | SAVED | SYMBOLIZE | GROWTH},
 	{{"output", required_argument, NULL, OPTION_OUTPUT},
 	 1u << STALL_COMMAND_SNAP | SAVED | PACK},
 	{{"force-overwrite", no_argument, NULL, OPTION_FORCE_OVERWRITE}, LIVE | SAVED | PACK},
@@ -117,8 +122,10 @@ static const struct {
 	{{"at-rest", no_argument, NULL, OPTION_AT_REST}, WATCH},
 	{{"history", no_argument, NULL, OPTION_HISTORY}, WATCH},
 	{{"interval", required_argument, NULL, OPTION_INTERVAL}, WATCH | STORAGE},
-	{{"duration", required_argument, NULL, OPTION_DURATION}, WAITS},
 	{{"seconds", required_argument, NULL, OPTION_SECONDS}, STORAGE},
+	{{"duration", required_argument, NULL, OPTION_DURATION}, WAITS | GROWTH},
+	{{"stacks", required_argument, NULL, OPTION_STACKS}, GROWTH},
+	{{"faults", required_argument, NULL, OPTION_FAULTS}, GROWTH},
 	{{"follow", no_argument, NULL, OPTION_FOLLOW}, WATCH},
 	{{"watch", no_argument, NULL, OPTION_WATCH}, SERVE},
 	{{"capture-threshold", required_argument, NULL, OPTION_CAPTURE_THRESHOLD}, SERVE},
@@ -137,6 +144,7 @@ static const char *const commands[] = {
 	[STALL_COMMAND_MEMORY] = "memory",     [STALL_COMMAND_SESSIONS] = "sessions",
 	[STALL_COMMAND_PACK] = "pack",	       [STALL_COMMAND_STORAGE] = "storage",
 	[STALL_COMMAND_CACHE] = "cache",
+	[STALL_COMMAND_GROWTH] = "growth",
 };
 
 static struct stall_error *add_pid(struct stall_options *options, const char *text)
@@ -178,7 +186,7 @@ static struct stall_error *add_debug_dir(struct stall_options *options, const ch
 	if (options->command != STALL_COMMAND_SYMBOLIZE && options->debug_dir_count)
 		return stall_usage("--debug-dir is given twice");
 	options->debug_dirs[options->debug_dir_count++] = dir;
-	options->capture.worker.debug_dir = dir;
+	options->capture.worker.debug_dir = options->growth.worker.debug_dir = dir;
 	options->watch.worker.debug_dir = dir;
 	return NULL;
 }
@@ -191,6 +199,8 @@ static struct stall_error *add_pack_dir(struct stall_options *options, const cha
 	options->capture.worker.pack_dirs = options->watch.worker.pack_dirs = options->pack_dirs;
 	options->capture.worker.pack_dir_count = options->pack_dir_count;
 	options->watch.worker.pack_dir_count = options->pack_dir_count;
+	options->growth.worker.pack_dirs = options->pack_dirs;
+	options->growth.worker.pack_dir_count = options->pack_dir_count;
 	return NULL;
 }
 
@@ -238,6 +248,11 @@ static struct stall_error *apply_number(struct stall_options *options, int id, c
 	case OPTION_BURST:
 		max = MAX_BURST;
 		break;
+	case OPTION_STACKS:
+	case OPTION_FAULTS:
+		min = 100;
+		max = 1000000;
+		break;
 	default:
 		max = 3600 * 1000;
 		break;
@@ -248,6 +263,14 @@ static struct stall_error *apply_number(struct stall_options *options, int id, c
 	switch (id) {
 	case OPTION_MAX_STACK:
 		snapshot->max_stack = value;
+		if (value < options->growth.max_stack)
+			options->growth.max_stack = value;
+		break;
+	case OPTION_STACKS:
+		options->growth.stacks_per_second = value;
+		break;
+	case OPTION_FAULTS:
+		options->growth.faults_per_second = value;
 		break;
 	case OPTION_MAX_THREADS:
 		snapshot->max_threads = value;
@@ -307,7 +330,10 @@ static struct stall_error *apply_watch(struct stall_options *options, int id, co
 		options->interval_given = true;
 		return stall_parse_ms("interval", value, &options->waits.interval_ns);
 	case OPTION_DURATION:
-		return stall_parse_seconds("duration", value, &options->waits.duration_ns);
+		return stall_parse_seconds("duration", value,
+					   options->command == STALL_COMMAND_GROWTH
+						   ? &options->growth.duration_ns
+						   : &options->waits.duration_ns);
 	case OPTION_SECONDS:
 		return stall_parse_seconds("seconds", value, &options->storage.duration_ns);
 	case OPTION_FOLLOW:
@@ -436,7 +462,7 @@ static struct stall_error *check(const struct stall_options *options, const char
 {
 	unsigned int bit = 1u << options->command;
 
-	if (bit & (LIVE | WAITS | MEMORY | STORAGE) && !options->capture.pid_count)
+	if (bit & (LIVE | WAITS | MEMORY | STORAGE | GROWTH) && !options->capture.pid_count)
 		return stall_usage("%s: --pid is missing", command);
 	if (options->waits.interval_ns < MIN_INTERVAL_NS ||
 	    (options->storage.interval_ns && options->storage.interval_ns < MIN_INTERVAL_NS))
@@ -446,6 +472,8 @@ static struct stall_error *check(const struct stall_options *options, const char
 		if (err)
 			return err;
 	}
+	if (bit & GROWTH && options->capture.pid_count > 1)
+		return stall_usage("growth: one --pid");
 	if (bit & PACK && (!options->file || !options->output))
 		return stall_usage("pack: FILE and --output are needed");
 	if (bit & CORE && !options->core)
@@ -513,14 +541,15 @@ struct stall_error *stall_options_init(struct stall_options *options, int argc, 
 	*options = (struct stall_options){};
 	if (argc < 2)
 		return stall_usage("a command is missing: snap, serve, waits, core, ring, "
-				   "rings, memory, sessions, storage, cache, symbolize, pack or "
-				   "features");
+				   "rings, memory, growth, sessions, storage, cache, symbolize, "
+				   "pack or features");
 	err = parse_command(argv[1], &options->command);
 	if (err)
 		return err;
 	stall_snapshot_options_init(&options->capture.snapshot);
 	stall_watch_options_init(&options->watch);
 	stall_waits_options_init(&options->waits);
+	stall_growth_options_init(&options->growth);
 	stall_serve_options_init(&options->serve);
 	options->capture.backend = "auto";
 	options->capture.worker.deadline_ms = options->capture.snapshot.deadline_ms;
@@ -545,6 +574,7 @@ struct stall_error *stall_options_init(struct stall_options *options, int argc, 
 		err = check(options, argv[1]);
 	if (!err)
 		complete_serve(options);
+	options->growth.pid = options->pids[0];
 	if (err)
 		stall_options_deinit(options);
 	return err;

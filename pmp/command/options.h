@@ -16,6 +16,7 @@
 #include "command/rings_command.h"
 #include "command/storage_command.h"
 #include "command/waits_command.h"
+#include "growth/growth.h"
 #include "serve/serve.h"
 #include "watch/watch.h"
 
@@ -40,6 +41,7 @@ enum stall_command {
 	STALL_COMMAND_PACK,
 	STALL_COMMAND_STORAGE,
 	STALL_COMMAND_CACHE,
+	STALL_COMMAND_GROWTH,
 };
 
 struct stall_options {
@@ -65,6 +67,7 @@ struct stall_options {
 	struct stall_serve_options serve;
 	struct stall_rings_options rings;
 	struct stall_cache_command cache;
+	struct stall_growth_options growth;
 };
 
 // The options point into argv and into themselves.

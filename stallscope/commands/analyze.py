@@ -14,8 +14,9 @@ from stallscope.analyzers import catalog, importers
 from stallscope.analyzers.series import Sample, related, sample, series, together
 from stallscope.base.errors import Exit, StallscopeError
 from stallscope.base.text import one_line
-from stallscope.commands import _common, _inputs
+from stallscope.commands import _common, _heapdumps, _inputs
 from stallscope.commands._together import Together
+from stallscope.model.memory import MemoryReport
 from stallscope.reporters import course, lines, progress
 
 __all__ = ["EPILOG", "add_arguments", "run"]
@@ -26,6 +27,7 @@ examples:
   gdb -p $(pidof mysqld) -batch -ex 'thread apply all bt' | stallscope analyze -
   stallscope analyze last --top 10
   stallscope analyze --series /var/lib/samples
+  stallscope analyze jeprof.1234.0.i0.heap
   stallscope analyze --json /var/lib/pt-stalk | jq '.findings[0].signature'
 """
 
@@ -121,6 +123,10 @@ def _file(
 ) -> None:
     start = time.monotonic_ns()
     name = str(path)
+    heap = _heapdumps.read(path, args.sysroot)
+    if heap is not None:
+        _heap(name, heap, args, outcome)
+        return
     captures, form = _inputs.read(path, args)
     source: dict[str, str | int] = {
         "path": name,
@@ -148,6 +154,22 @@ def _file(
         outcome.partial |= capture.partial
         outcome.stall |= bool(analysis.findings)
         start = time.monotonic_ns()
+
+
+def _heap(name: str, heap: MemoryReport, args: argparse.Namespace, outcome: _Outcome) -> None:
+    """Print the growth of memory, or a heap dump."""
+    from stallscope.reporters import memory
+
+    if args.series:
+        raise StallscopeError(f"{name}: --series compares stacks of threads, not memory")
+    if args.json:
+        print(memory.dumps(heap))
+    else:
+        _heading(name, 1, 1, args, outcome)
+        width = lines.width_of(sys.stdout)
+        lines.print_lines(memory.render(heap, width=width), sys.stdout)
+    outcome.reports += 1
+    outcome.partial |= not heap.complete
 
 
 def _label(name: str, number: int, total: int) -> str:

@@ -13,8 +13,9 @@ from stallscope.analyzers import catalog, engine, groups, importers
 from stallscope.base import atomicfile, extras
 from stallscope.base.errors import Exit, StallscopeError, UsageError
 from stallscope.base.text import one_line
-from stallscope.commands import _common, _inputs, _options, _store, _writes
+from stallscope.commands import _common, _heapdumps, _inputs, _options, _store, _writes
 from stallscope.model.capture import Capture
+from stallscope.model.memory import MemoryReport
 from stallscope.reporters import progress
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ EPILOG = """\
 examples:
   stallscope report stall.jsonl.zst -o stall.html
   stallscope report 20261121T145012.345Z-mariadbd-4711 -o incident.html
+  stallscope report growth.json -o growth.html
   stallscope report before.jsonl.zst after.jsonl.zst --compare -o change.html
   stallscope report writes.json -o writes.html     # saved by storage writes -o
 """
@@ -42,9 +44,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "inputs",
         nargs="+",
-        metavar="CAPTURE|INCIDENT",
+        metavar="CAPTURE|INCIDENT|MEMORY",
         help="captures, dumps or directories of them; or one incident, by directory, by id or"
-        " its beginning, or last",
+        " its beginning, or last; or one result of `memory -o`, or heap dump",
     )
     parser.add_argument(
         "-o",
@@ -77,6 +79,9 @@ def run(args: argparse.Namespace) -> Exit:
         atomicfile.check_can_create(args.output, force=args.force)
     if (saved := _writes.saved(args.inputs)) is not None:
         return _of_writes(saved, args, bundle)
+    heap = None if args.compare else _memory(args)
+    if heap is not None:
+        return _write_memory(heap, bundle, args)
     signatures = catalog.load(args.signatures)
     builder = Builder(compare=args.compare)
     stored = None if args.compare else _incident(args)
@@ -113,6 +118,26 @@ def _of_writes(saved: WritesReport, args: argparse.Namespace, bundle: Assets) ->
     if not _write(page, args):
         print(f"{one_line(str(args.output))}: where the bytes went, {len(page) / 1e6:.1f} MB")
     return Exit.DONE
+
+
+def _memory(args: argparse.Namespace) -> MemoryReport | None:
+    """Return the growth of memory, or the heap dump, that was named; None: captures were named."""
+    if len(args.inputs) > 1 or _store.incident_path(args.inputs[0], args) is not None:
+        return None
+    path = Path(args.inputs[0])
+    return None if path.is_dir() else _heapdumps.read(path, args.sysroot)
+
+
+def _write_memory(report: MemoryReport, bundle: Assets, args: argparse.Namespace) -> Exit:
+    from stallscope.reporters import memory
+    from stallscope.reporters.html import memorypage
+
+    page = memorypage.render(report, bundle)
+    done = Exit.DONE if report.complete else Exit.PARTIAL
+    if not _write(page, args):
+        print(one_line(memory.headline(report), 2000))
+        print(f"{one_line(str(args.output))}: {len(page) / 1e6:.1f} MB")
+    return done
 
 
 def _incident(args: argparse.Namespace) -> StoredIncident | None:

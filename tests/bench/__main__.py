@@ -29,6 +29,7 @@ from tests.bench import (
     inproc,
     introspection,
     lighthouse,
+    memory,
     overhead,
     pause,
     probes,
@@ -88,6 +89,8 @@ lighthouse
 storage-sync
          whether `storage sync` predicts commits a second at each durability setting, from a
          measurement at one of them: mysql55, mariadb, mysql97; --clients, --delay, --from
+memory   whether stacks explain the memory that a server takes, and what watching it costs:
+         growth-mysql55, growth-mariadb, growth-mysql97, cost-mysql55, cost-mariadb, cost-mysql97
 soak     what the tool holds after thousands of captures and after hours: captures, agent (of
          --minutes); and what it does with very much: scale, churn, servers
 storage-writes
@@ -118,6 +121,7 @@ BENCHES: dict[str, Callable[..., Iterator[Section]]] = {
     "inproc": inproc.sections,
     "introspection": introspection.sections,
     "lighthouse": lighthouse.sections,
+    "memory": memory.sections,
     "overhead": overhead.sections,
     "probes": probes.sections,
     "soak": endurance.sections,

@@ -121,7 +121,7 @@ export class Flame {
 			this.axis = { columns, start: found.start, left: found.left, single, selected: this.capture };
 		} else rows = this.rows().map((row) => ({ ...row, column: 0 }));
 		rows = rows.filter((row) => row.value > 0);
-		const title = this.is("cpu") ? "all samples" : "all threads";
+		const title = this.all();
 		this.root = rows.length ? boxes(this.data, rows, columns, this.is("inverted"), title) : null;
 		const wanted = this.link.text("zoom");
 		this.zoomed = this.root && wanted ? (atPath(this.root, wanted) ?? this.root) : this.root;
@@ -133,12 +133,19 @@ export class Flame {
 		this.find();
 	}
 
+	all() {
+		return this.is("cpu") ? "all samples" : "all threads";
+	}
+
+	empty() {
+		return this.is("cpu") ? "No samples were taken." : "All threads are idle: select “include idle threads”.";
+	}
+
 	draw() {
 		this.width = this.box.clientWidth;
 		if (!this.width || this.capture === undefined) return;
 		if (!this.root) {
-			const text = this.is("cpu") ? "No samples were taken." : "All threads are idle: select “include idle threads”.";
-			this.box.replaceChildren(make("p", { class: "dim" }, text));
+			this.box.replaceChildren(make("p", { class: "dim" }, this.empty()));
 			byId("flame-details").textContent = "";
 			return;
 		}

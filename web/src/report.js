@@ -6,6 +6,7 @@ import "uplot/dist/uPlot.min.css";
 import { Data } from "./data.js";
 import { Flame } from "./flame.js";
 import { Graph } from "./graph.js";
+import { startMemory } from "./memory.js";
 import { startNav } from "./nav.js";
 import { onPrint } from "./print.js";
 import { Stacks } from "./stacks.js";
@@ -69,16 +70,21 @@ function startPicker() {
 		});
 }
 
-startPicker();
-const tip = new Tip(byId("tip"));
-const threads = new Threads(data, link);
-parts.push(new Graph(data, (tids) => threads.choose(tids), tip), new Flame(data, link, tip), new Stacks(data), threads);
-if (byId("plots")) parts.push(new Timeline(data, select));
-new Theme(() => parts.forEach((part) => part.recolour?.()));
-onPrint(parts);
-startCopy();
-startNav();
-const asked = link.number("capture");
-select(asked !== null && asked <= data.captures.length ? asked - 1 : current);
-threads.restore();
+function startCaptures() {
+	startPicker();
+	const tip = new Tip(byId("tip"));
+	const threads = new Threads(data, link);
+	parts.push(new Graph(data, (tids) => threads.choose(tids), tip), new Flame(data, link, tip), new Stacks(data), threads);
+	if (byId("plots")) parts.push(new Timeline(data, select));
+	new Theme(() => parts.forEach((part) => part.recolour?.()));
+	onPrint(parts);
+	startCopy();
+	startNav();
+	const asked = link.number("capture");
+	select(asked !== null && asked <= data.captures.length ? asked - 1 : current);
+	threads.restore();
+}
+
+if (data.kind === "memory") startMemory(data, link);
+else startCaptures();
 document.documentElement.dataset.ready = "yes";

@@ -48,43 +48,16 @@ HIDDEN void release_record(struct record_buffer *out)
 	__sync_lock_test_and_set(&out->is_taken, 0);
 }
 
-// Where the stack that sp points into ends: glibc puts struct pthread on top of a thread's stack,
-// and the kernel the arguments on top of the first thread's. 0: unknown.
-static __always_inline __u64 stack_end(struct task_struct *task, __u64 sp)
-{
-	struct mm_struct *mm = task->mm;
-	__u64 pthread = task->thread.fsbase, arguments = mm ? mm->start_stack : 0;
-
-	if (pthread > sp && (arguments <= sp || pthread < arguments))
-		return pthread;
-	return arguments > sp ? arguments : 0;
-}
-
-// Copies from sp upward, page by page: the stack ends at a page that is not there. Returns the
-// number of bytes.
+// Returns the number of bytes.
 static __always_inline __u32 copy_stack(struct record_buffer *out, __u64 sp, __u64 end)
 {
 	__u64 limit = max_stack;
-	__u32 size = 0;
 
 	if (end && end - sp <= limit)
 		limit = end - sp;
 	else
 		end = 0; // max_stack is reached before the end
-	for (int i = 0; i < MAX_STACK / PAGE + 1; i++) {
-		__u32 chunk = PAGE - ((sp + size) & (PAGE - 1));
-
-		if (size >= limit || size > MAX_STACK)
-			break;
-		if (chunk > limit - size)
-			chunk = limit - size;
-		// Checked in the program, since older verifiers do not follow comparisons of two variables.
-		barrier_var(chunk);
-		if (chunk > PAGE ||
-		    bpf_probe_read_user(out->stack + size, chunk, (void *)(sp + size)))
-			break;
-		size += chunk;
-	}
+	__u32 size = copy_user_stack(out->stack, sp, limit);
 	if (!size)
 		count_lost(STALL_LOST_STACK_READ);
 	else if (size == limit && !end)

@@ -6,9 +6,7 @@
 #include "ebpf/programs/waits/state.bpf.h"
 
 #include "ebpf/fair_share.h"
-
-#define PAGE 4096
-#define MAX_STACK 32768 // of `max_stack`
+#include "ebpf/programs/stacks.bpf.h"
 
 // Too large for the BPF stack, and for a per-CPU map (32 KiB). So there is a pool of records. A CPU
 // needs more than one where a program is interrupted by the timer's program or preempted, as a

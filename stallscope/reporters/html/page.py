@@ -34,7 +34,7 @@ from stallscope.reporters.lines import short_name
 from stallscope.reporters.samplelines import TITLES
 from stallscope.reporters.sentence import Speaker
 
-__all__ = ["COLUMNS", "Builder", "embedded", "environment"]
+__all__ = ["COLUMNS", "Builder", "embedded", "environment", "policy"]
 
 TEMPLATES = Path(__file__).resolve().parent / "templates"
 MAX_CHANGES = 12
@@ -153,7 +153,7 @@ class Builder:
                 other_keys=other_keys,
                 main=self.main,
                 notes=[*self._notes, *self._left_out()],
-                policy=_policy(assets),
+                policy=policy(assets),
                 moments=sum(len(capture["moments"]) for capture in value["captures"]),
                 sampled=any(m["ran"] for capture in value["captures"] for m in capture["moments"]),
                 rows=_rows(value, self._main),
@@ -202,7 +202,7 @@ class Builder:
 
 
 def environment() -> jinja2.Environment:
-    """Return what makes pages of the templates."""
+    """Return where the templates of pages are, with texts escaped."""
     return jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         autoescape=True,
@@ -226,7 +226,9 @@ def embedded(value: Any) -> str:
     return data.decode("utf-8")
 
 
-def _policy(assets: Assets) -> str:
+def policy(assets: Assets) -> str:
+    """Return the content security policy of a page with these assets."""
+
     def named(text: str) -> str:
         digest = hashlib.sha256(text.encode("utf-8")).digest()
         return f"'sha256-{base64.b64encode(digest).decode('ascii')}'"
