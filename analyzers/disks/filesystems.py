@@ -186,8 +186,12 @@ def journal(facts: DiskFacts, mount: FileSystem) -> Iterator[Finding]:
         "After a crash, directories and the lengths of files can be wrong, also of files that were"
         " synced. InnoDB recovers pages, not lost files; fsck runs for as long as the disk is"
         " large.",
-        f"stop the server; sudo umount {quoted(mount.point)} && sudo tune2fs -O has_journal"
-        f" {node(mount)}",
+        (
+            "from a rescue system, because / is in use: "
+            if mount.point == "/"
+            else f"stop the server; sudo umount {quoted(mount.point)} && "
+        )
+        + f"sudo tune2fs -O has_journal {node(mount)}",
         None,
         source,
     )
