@@ -36,6 +36,9 @@ GROUPS = {
     "locks": "Locks",
     "aria": "Aria",
     "ddl": "DDL and defragmentation",
+    "compression": "Compression",
+    "network": "Network",
+    "device": "Device of the data directory",
 }
 
 
@@ -166,11 +169,15 @@ def _window(first: StatusSample | None, second: StatusSample) -> tuple[_Window, 
 
 
 def _with_sums(values: Mapping[str, float]) -> Mapping[str, float]:
-    """Add what is counted in parts: rows read, which MariaDB no longer counts for InnoDB."""
-    if "Innodb_rows_read" in values or _HANDLER_READS[0] not in values:
-        return values
-    rows = sum(values.get(name, 0.0) for name in _HANDLER_READS)
-    return {**values, "handler.rows_read": rows}
+    """Add what is counted in parts: rows read, which MariaDB no longer counts for InnoDB, and the
+    size of Aria's page cache."""
+    sums: dict[str, float] = {}
+    if "Innodb_rows_read" not in values and _HANDLER_READS[0] in values:
+        sums["handler.rows_read"] = sum(values.get(name, 0.0) for name in _HANDLER_READS)
+    parts = [values.get(f"Aria_pagecache_blocks_{name}") for name in ("used", "unused")]
+    if None not in parts:
+        sums["aria.blocks"] = sum(part for part in parts if part is not None)
+    return {**values, **sums} if sums else values
 
 
 def _row(rule: Rule, window: _Window, sample: StatusSample) -> Row:
@@ -180,15 +187,30 @@ def _row(rule: Rule, window: _Window, sample: StatusSample) -> Row:
     if rule.kind == "gauge":
         value = window.now[name] * rule.scale
         return _judged(rule, value, None, value)
+    if rule.kind == "share":
+        return _share(rule, window, window.now[name], sample)
     if window.seconds <= 0:
         return _unknown(rule, "no time passed between the two samples", window.now[name])
     grown = window.grown(name)
     if grown is None:
         return _unknown(rule, "the counter was reset between the samples", window.now[name])
+    if rule.kind == "use":
+        return _share(rule, window, grown / window.seconds, sample)
     if rule.kind == "rate":
         rate = grown / window.seconds
         return _judged(rule, window.now[name], rate, rate, _note(name, sample))
     return _ratio(rule, name, grown, window, sample)
+
+
+def _share(rule: Rule, window: _Window, part: float, sample: StatusSample) -> Row:
+    """Return a number, or a rate, as a share of another number as it is now."""
+    name = window.first(rule.to)
+    if name is None:
+        return _unknown(rule, _why_missing(rule, sample))
+    if window.now[name] <= 0:
+        return _unknown(rule, f"{name} is 0: nothing to compare with")
+    value = part / window.now[name]
+    return _judged(rule, value, None, value)
 
 
 def _ratio(rule: Rule, of: str, grown: float, window: _Window, sample: StatusSample) -> Row:
@@ -213,6 +235,8 @@ def _why_missing(rule: Rule, sample: StatusSample) -> str:
         return f"this server does not count them; the latest was at {sample.latest_deadlock}"
     for name in (*rule.of, *rule.to):
         source = name.partition(".")[0]
+        if name in sample.missing:
+            return sample.missing[name]
         if source in sample.missing and "." in name:
             return sample.missing[source]
     return ABSENT

@@ -16,7 +16,7 @@ from stallscope.collectors.processes import Server
 
 __all__ = ["Check", "CheckFunction", "Place", "Status", "Task", "run"]
 
-Status = Literal["ok", "degraded", "missing"]
+Status = Literal["ok", "degraded", "missing", "unknown"]
 
 
 class Check(msgspec.Struct, frozen=True):
@@ -28,6 +28,14 @@ class Check(msgspec.Struct, frozen=True):
     """What was found, or what is lost."""
     fix: str | None = None
     """A command to type, or what to do."""
+    why: str | None = None
+    """Why it matters."""
+    permanent: str | None = None
+    """What keeps the change after a restart of the host or the server."""
+    risk: str | None = None
+    """What it costs: ``loss`` (of committed data), ``speed`` or ``space``."""
+    sources: tuple[str, ...] = ()
+    """Files, calls and variables that it is from."""
 
 
 class Place(msgspec.Struct, frozen=True):

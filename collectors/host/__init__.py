@@ -3,19 +3,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from stallscope.collectors.host.backends import Backends
 from stallscope.collectors.host.collecting import HostCollector
 from stallscope.collectors.host.disks import Disks
+from stallscope.collectors.host.links import Links
 from stallscope.collectors.host.load import Load
 from stallscope.collectors.host.memory import Memory
 from stallscope.collectors.host.pressure import Pressure
 from stallscope.collectors.host.process import ProcessNumbers
 
-__all__ = ["Backends", "Disks", "Load", "Memory", "Pressure", "ProcessNumbers", "host_collectors"]
+__all__ = [
+    "Backends",
+    "Disks",
+    "Links",
+    "Load",
+    "Memory",
+    "Pressure",
+    "ProcessNumbers",
+    "host_collectors",
+]
 
 
 def host_collectors(
-    pid: int, *, start_time: int | None = None, datadir: str | None = None
+    pid: int,
+    *,
+    start_time: int | None = None,
+    datadir: str | None = None,
+    ports: Sequence[int] = (),
 ) -> tuple[HostCollector, ...]:
     """Return all collectors of this folder for one server; ``datadir`` as the server sees it."""
     return (
@@ -24,4 +40,5 @@ def host_collectors(
         Disks(pid, datadir),
         Load(),
         Memory(),
+        Links(pid, ports),
     )

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Block devices, and which of them holds the data; /proc/diskstats.
 
-``disk.sda.reads`` and similar are counters; ``util`` (0 to 1), ``read_await_ms`` and
-``write_await_ms`` are of the time since the previous sample. ``disk.datadir.…`` are the numbers of
-the device that the data directory lies on. ``util`` of a device that handles several requests at
-once says little: at 1.0 it can still handle many more.
+``disk.sda.reads`` and similar are counters; ``util`` (0 to 1), ``queue`` (requests in flight, on
+average), ``read_await_ms`` and ``write_await_ms`` are of the time since the previous sample.
+``disk.datadir.…`` are the numbers of the device that the data directory lies on. ``util`` of a
+device that handles several requests at once says little: at 1.0 it can still handle many more.
 """
 
 from __future__ import annotations
@@ -113,6 +113,8 @@ def _numbers(now: Counters, last: Counters | None, seconds: float) -> dict[str, 
     if last is None or seconds <= 0 or any(a < b for a, b in zip(now[:8], last, strict=False)):
         return values
     values["util"] = min(1.0, max(0.0, (now[9] - last[9]) / (seconds * 1000)))
+    if now[10] >= last[10]:
+        values["queue"] = (now[10] - last[10]) / (seconds * 1000)
     values["iops"] = (now[0] - last[0] + now[4] - last[4]) / seconds
     # A device that finished no request has no such time: 0 would mean that it was fast.
     if now[0] > last[0]:

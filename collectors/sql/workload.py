@@ -25,7 +25,12 @@ VARIABLES = (
 INNODB = "SHOW ENGINE INNODB STATUS"
 METRICS = (
     "SELECT * FROM information_schema.INNODB_METRICS"
-    " WHERE NAME IN ('lock_deadlocks', 'icp_attempts', 'icp_match')"
+    " WHERE NAME IN ('lock_deadlocks', 'icp_attempts', 'icp_match', 'icp_no_match',"
+    " 'icp_out_of_range')"
+)
+COMPRESSED = (
+    "SELECT SUM(compress_ops), SUM(compress_ops_ok), SUM(uncompress_ops)"
+    " FROM information_schema.INNODB_CMP"
 )
 CONSUMER = (
     "SELECT ENABLED FROM performance_schema.setup_consumers WHERE NAME = 'events_stages_current'"
@@ -64,6 +69,7 @@ def sample(session: SqlSession) -> StatusSample:
     except StatementError as error:
         missing["innodb"] = str(error)
     _metrics(session, values, missing)
+    _compressed(session, values, missing)
     progress = _progress(session, normalizer(variables.get("sql_mode", "")), missing)
     return StatusSample(
         values,
@@ -96,9 +102,26 @@ def _metrics(session: SqlSession, values: dict[str, float], missing: dict[str, s
         if str(record.get("status", record.get("enabled"))) in ("enabled", "1"):
             values[f"metrics.{record['name']}"] = float(record["count"])
         else:
-            off.append(str(record["name"]))
+            name = str(record["name"])
+            off.append(name)
+            missing[f"metrics.{name}"] = f"disabled: SET GLOBAL innodb_monitor_enable = '{name}'"
     if off:
         missing["metrics"] = f"disabled: SET GLOBAL innodb_monitor_enable = '{off[0]}'"
+
+
+def _compressed(session: SqlSession, values: dict[str, float], missing: dict[str, str]) -> None:
+    """Take how often pages of compressed tables were compressed, of all page sizes."""
+    try:
+        rows = session.select(COMPRESSED)
+    except StatementError as error:
+        missing["cmp"] = _why(error)
+        return
+    if not rows or None in rows[0]:
+        return
+    attempts, good, uncompressed = (float(count) for count in rows[0])
+    values["cmp.compress_ops"] = attempts
+    values["cmp.compress_failures"] = max(0.0, attempts - good)
+    values["cmp.uncompress_ops"] = uncompressed
 
 
 def _progress(

@@ -438,6 +438,7 @@ class Agent:
         self._samples.add(sample.clock_ns, line)
         self._runner.record(self.incidents.open, (line,), ())
         self._health.note(sample)
+        self.metrics.status.take(sample)
 
     def _given_up(self, trigger: str) -> None:
         why = f"{trigger}: its variable is unknown; its breach counts as over"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from stallscope.agent.threadwatch import ThreadMetrics
 from stallscope.base import package
 from stallscope.reporters.exposition import Families, Labels
+from stallscope.reporters.statusmetrics import StatusMetrics
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
@@ -30,6 +31,7 @@ class AgentMetrics:
     def __init__(self, labels: Mapping[str, str], started: float, threads: ThreadMetrics) -> None:
         self._threads = threads
         self._make = Families(labels)
+        self.status = StatusMetrics()
         self._started = started
         self.polls = 0
         self.samples: Counter[str] = Counter()
@@ -135,6 +137,8 @@ class AgentMetrics:
             {(): self.uncached_files},
         )
         yield from self._threads.families(make)
+        if self.up.get("server"):
+            yield from self.status.families(make)
         yield from make.histogram(
             "agent_breach_to_capture_seconds",
             "Time from a breach to the end of its first capture.",

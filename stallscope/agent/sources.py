@@ -25,6 +25,7 @@ from stallscope.collectors.triggers.engine import (
 from stallscope.collectors.triggers.settings import AgentSettings
 from stallscope.model.samples import Sample
 from stallscope.model.sessions import Sessions
+from stallscope.reporters.statusmetrics import VARIABLES
 from stallscope.server.deadlocks import Deadlock
 from stallscope.server.families import family
 
@@ -174,7 +175,9 @@ def of_server(
     """Return the sources of this server process; without ``login`` none over SQL. ``use_layout``
     takes where it keeps its connections."""
     main = server.main
-    host = host_collectors(main.pid, start_time=main.start_time, datadir=server.datadir)
+    host = host_collectors(
+        main.pid, start_time=main.start_time, datadir=server.datadir, ports=server.ports
+    )
     server_family = family(main.exe, main.comm)
     deadline = max(0.5, min(2.0, poll_interval))
     commands = [CommandCollector(command) for command in settings.commands]
@@ -209,7 +212,8 @@ def of_server(
     beat = Connection(found, retries=retries)
     connection = Connection(found, retries=retries, lives=beat.answered_since)
     few = status_variables(settings) | {"Questions", "Threads_running", COUNTER}
-    status = Status(connection, deadline, names=few | frozenset(ALWAYS), few=few)
+    names = few | frozenset(ALWAYS) | frozenset(VARIABLES)
+    status = Status(connection, deadline, names=names, few=few)
     listed_seconds = 0.0 if needs_processlist(settings) else REST_SECONDS
     collectors += [
         Heartbeat(beat, deadline),

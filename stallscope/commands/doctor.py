@@ -20,7 +20,7 @@ from stallscope.collectors.doctor import confinement, disk, features, host, inpr
 from stallscope.collectors.doctor.checks import Check, Place, Task
 from stallscope.collectors.doctor.checks import run as run_tasks
 from stallscope.collectors.processes import Server
-from stallscope.commands import _common, _options, _sql
+from stallscope.commands import _common, _options, _sql, _storagedoctor
 from stallscope.reporters.lines import Line, print_lines
 from stallscope.reporters.progress import while_waiting
 from stallscope.server.families import family
@@ -32,6 +32,7 @@ examples:
   stallscope doctor
   sudo stallscope doctor -p mysqld
   sudo stallscope doctor -p mysqld --defaults-file /etc/stallscope/my.cnf
+  sudo stallscope doctor --storage -p mariadbd
   stallscope doctor --json | jq -r '.checks[] | select(.status != "ok")'
 """
 
@@ -39,7 +40,12 @@ SCHEMA = "stallscope.doctor/1"
 _PROBE_SECONDS = 70.0
 _ACCESS_SECONDS = 60.0
 _SQL_SECONDS = 15.0
-_STYLES: dict[str, str] = {"ok": "green", "degraded": "yellow", "missing": "bold red"}
+_STYLES: dict[str, str] = {
+    "ok": "green",
+    "degraded": "yellow",
+    "missing": "bold red",
+    "unknown": "dim",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,13 +54,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _sql.add_sql_arguments(parser)
     _options.add_pack_argument(parser)
     parser.add_argument("--dest", type=Path, metavar="DIR", help="the store to check")
+    parser.add_argument(
+        "--storage",
+        action="store_true",
+        help="check the disks, file systems and mounts of the server instead",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON (stallscope.doctor/1)")
 
 
 def run(args: argparse.Namespace) -> Exit:
     """Check and print; code 3 where something is degraded, 1 where no capture is possible."""
     with while_waiting("checking"):
-        checks = [*_checks(args)]
+        checks = [*(_storagedoctor.checks(args) if args.storage else _checks(args))]
     if args.json:
         rows = [msgspec.structs.asdict(check) for check in checks]
         print(msgspec.json.encode({"schema": SCHEMA, "checks": rows}).decode())
@@ -63,7 +74,7 @@ def run(args: argparse.Namespace) -> Exit:
     statuses = {check.status for check in checks}
     if "missing" in statuses:
         return Exit.FAILED
-    return Exit.PARTIAL if "degraded" in statuses else Exit.DONE
+    return Exit.PARTIAL if statuses - {"ok"} else Exit.DONE
 
 
 def _checks(args: argparse.Namespace) -> Iterator[Check]:
@@ -134,8 +145,10 @@ def _lines(checks: list[Check]) -> Iterator[Line]:
         head = f"{check.status:<8} {clean(check.name):<{width}}  "
         for line in _wrap(check.what, head, width + 11):
             yield Line(line, _STYLES[check.status])
-        if check.fix:
-            for line in _wrap(f"-> {check.fix}", " " * (width + 11), width + 14):
+        below = [check.why, f"-> {check.fix}" if check.fix else None]
+        below.append(f"keep it: {check.permanent}" if check.permanent else None)
+        for text in filter(None, below):
+            for line in _wrap(text, " " * (width + 11), width + 14):
                 yield Line(line)
 
 

@@ -104,6 +104,7 @@ def _text(path: Path) -> str:
 def _of_server(args: argparse.Namespace) -> Report:
     from stallscope.analyzers import workload
     from stallscope.collectors import processes
+    from stallscope.collectors.host import hostnumbers
     from stallscope.collectors.sql import workload as source
     from stallscope.collectors.sql.connection import Connection
     from stallscope.reporters import progress
@@ -121,10 +122,14 @@ def _of_server(args: argparse.Namespace) -> Report:
     for note in notes:
         print(f"stallscope: {note}", file=sys.stderr)
     connection = Connection(login)
+    host = hostnumbers.HostNumbers(server)
     try:
         first: StatusSample = connection.ask(source.sample, _DEADLINE)
+        host.begin()
         with progress.while_waiting(f"waiting {args.seconds:g} s for the second sample"):
             time.sleep(args.seconds)
-        return workload.report(first, connection.ask(source.sample, _DEADLINE))
+        second = host.added(connection.ask(source.sample, _DEADLINE))
+        return workload.report(first, second)
     finally:
         connection.close()
+        host.close()

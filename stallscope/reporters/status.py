@@ -29,18 +29,28 @@ def render(report: Report, *, width: int, full: bool = False) -> list[Line]:
     lines = [*wrap(_headline(report), width, style="bold")]
     for group, title in GROUPS.items():
         rows = [row for row in report.rows if row.group == group]
-        if rows:
-            lines += [Line(""), Line(title, "bold")]
-        absent = [row for row in rows if row.note == ABSENT and not full]
+        if not full and all(row.note == ABSENT for row in rows) and group != "ddl":
+            continue
+        lines += [Line(""), Line(title, "bold")]
+        absent = {} if full else _without_value(rows)
         for row in rows:
-            if row not in absent:
+            if row.value is not None or row.note not in absent:
                 lines += _row(row, width, full=full)
-        if absent:
-            text = f"{ABSENT}: {', '.join(row.title for row in absent)}"
+        for why, titles in absent.items():
+            text = f"{why}: {', '.join(titles)}"
             lines += wrap(text, width, indent="  ", hang=_INDENT, style=_STYLES[Verdict.UNKNOWN])
         if group == "ddl":
             lines += _progress(report, width)
     return lines
+
+
+def _without_value(rows: list[Row]) -> dict[str, list[str]]:
+    """Return the titles of rows that one reason leaves without a value, by that reason."""
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        if row.value is None and row.note is not None:
+            found.setdefault(row.note, []).append(row.title)
+    return {why: titles for why, titles in found.items() if why == ABSENT or len(titles) > 1}
 
 
 def _headline(report: Report) -> str:
@@ -78,6 +88,8 @@ def _number(value: float | None, unit: str) -> str:
         return "-"
     if unit == "%":
         return f"{value * 100:.3g} %"
+    if unit == "B/s":
+        return f"{units.size(round(value))}/s"
     text = units.number(round(value)) if abs(value) >= 1000 else f"{value:.3g}"
     return f"{text} {unit}".rstrip() if unit != "/s" else f"{text}/s"
 

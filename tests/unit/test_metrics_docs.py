@@ -17,9 +17,11 @@ from prometheus_client import Metric
 
 from stallscope.agent.metrics import AgentMetrics
 from stallscope.agent.threadwatch import ThreadMetrics
+from stallscope.model.samples import Sample
 from stallscope.model.waitlines import ClassWaits, Rest, WaitLine, loads
 from stallscope.reporters.exposition import MetricsPage
 from stallscope.reporters.prometheus import Metrics
+from stallscope.reporters.statusmetrics import VARIABLES
 from tests.support.servers import PATIENCE, program
 from tests.unit.threadlines import IDLE, MUTEX, line, sample
 
@@ -48,6 +50,9 @@ def everything() -> list[Metric]:
     agent.up["server"] = True
     agent.undelivered["pager"] = 1
     agent.written = 4096.0
+    numbers = (*VARIABLES, "link.speed_bytes", "disk.datadir.in_flight", "disk.datadir.queue")
+    numbers += ("disk.datadir.util", *(f"disk.datadir.{k}_await_ms" for k in ("read", "flush")))
+    agent.status.take(Sample("status", 1, 1, dict.fromkeys(numbers, 1.0)))
     waits = Metrics(labels)
     name = "stalled.json"
     read = loads((ROOT / "tests" / "data" / "waits" / name).read_bytes(), name, 1)

@@ -53,9 +53,9 @@ def test_rules_are_whole() -> None:
     ids = [rule.id for rule in workload.rules()]
     assert len(set(ids)) == len(ids)
     for rule in workload.rules():
-        assert rule.kind in ("rate", "gauge", "ratio")
+        assert rule.kind in ("rate", "gauge", "ratio", "share", "use")
         assert rule.group in workload.GROUPS
-        assert bool(rule.to) == (rule.kind == "ratio")
+        assert bool(rule.to) == (rule.kind in ("ratio", "share", "use"))
         assert rule.meaning.endswith(".")
         assert rule.when
         if rule.warning is not None and rule.critical is not None:
@@ -175,7 +175,12 @@ class Refusing:
 )
 def test_why_a_source_cannot_be_read(number: int, said: str, reason: str) -> None:
     sample = source.sample(cast(SqlSession, Refusing(number, said)))
-    assert sample.missing == {"innodb": said, "metrics": reason, "progress": reason}
+    assert sample.missing == {
+        "innodb": said,
+        "metrics": reason,
+        "cmp": reason,
+        "progress": reason,
+    }
     assert sample.session == 1
 
 
