@@ -172,6 +172,8 @@ static uint64_t needed_capabilities(const struct stall_privileges *privileges)
 {
 	uint64_t wanted = STALL_CAPABILITY(DAC_READ_SEARCH);
 
+	if (privileges->pokes) // no worker, and no file but /proc and a record of its own
+		return STALL_CAPABILITY(SYS_PTRACE);
 	// The worker becomes nobody, is made again where a file has killed it, and is killed where
 	// it is late.
 	if (geteuid() == 0)

@@ -23,6 +23,7 @@
 #include "command/memory_command.h"
 #include "command/options.h"
 #include "command/pack_command.h"
+#include "command/poke_command.h"
 #include "command/rings_command.h"
 #include "command/symbolize_lines.h"
 #include "command/waits_command.h"
@@ -167,6 +168,7 @@ static struct stall_error *reduce_privileges(const struct stall_options *options
 				  options->command == STALL_COMMAND_RINGS,
 		.sets_uprobes = ((is_waits || is_serve) && options->watch.source.uprobes) ||
 				options->command == STALL_COMMAND_FEATURES,
+		.pokes = options->command == STALL_COMMAND_POKE,
 		.stops_threads = (is_serve || is_snap) && may_stop,
 		.output_folder = output_folder(options, path),
 	};
@@ -235,6 +237,8 @@ static struct stall_error *run(const struct stall_options *options, bool *ret_pa
 		return stall_memory_run(&options->capture, STDIN_FILENO, STDOUT_FILENO);
 	case STALL_COMMAND_SESSIONS:
 		return stall_sessions_run(&options->capture, STDOUT_FILENO);
+	case STALL_COMMAND_POKE:
+		return stall_poke_run(&options->poke, options->pids[0], STDOUT_FILENO);
 	case STALL_COMMAND_FEATURES:
 		return stall_features_write(STDOUT_FILENO);
 	}

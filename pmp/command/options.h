@@ -12,6 +12,7 @@
 #include "capture/burst.h"
 #include "capture/capturer.h"
 #include "command/pack_command.h"
+#include "command/poke_command.h"
 #include "command/rings_command.h"
 #include "command/waits_command.h"
 #include "serve/serve.h"
@@ -36,6 +37,7 @@ enum stall_command {
 	STALL_COMMAND_MEMORY,
 	STALL_COMMAND_SESSIONS,
 	STALL_COMMAND_PACK,
+	STALL_COMMAND_POKE,
 };
 
 struct stall_options {
@@ -59,6 +61,7 @@ struct stall_options {
 	struct stall_waits_options waits;
 	struct stall_serve_options serve;
 	struct stall_rings_options rings;
+	struct stall_poke_options poke;
 };
 
 // The options point into argv and into themselves.
