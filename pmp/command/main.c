@@ -165,7 +165,9 @@ static struct stall_error *reduce_privileges(const struct stall_options *options
 				   options->command == STALL_COMMAND_SESSIONS ||
 				   options->command == STALL_COMMAND_FEATURES,
 		.opens_programs = options->command == STALL_COMMAND_CORE ||
-				  options->command == STALL_COMMAND_RINGS,
+				  options->command == STALL_COMMAND_RINGS ||
+				  (options->command == STALL_COMMAND_POKE &&
+				   options->poke.action == STALL_POKE_LOOK),
 		.sets_uprobes = ((is_waits || is_serve) && options->watch.source.uprobes) ||
 				options->command == STALL_COMMAND_FEATURES,
 		.pokes = options->command == STALL_COMMAND_POKE,

@@ -31,6 +31,7 @@ __all__ = [
 
 SCHEMA = "stallscope.poke/1"
 _LABEL = 12
+_DIGITS = 16
 _LIVES = {
     "active": "active: the server has the new value",
     "restored": "not active: the server has the old value, and nothing says who restored it",
@@ -133,6 +134,14 @@ def _build(entry: Poke | DirectIo) -> str:
     return f"build-id {entry.build_id}" if entry.build_id else f"sha256 {entry.sha256}"
 
 
+def _short(build: str) -> str:
+    """Return a build with the beginning of its hash; the JSON has all of it."""
+    kind, _, digits = build.partition(" ")
+    return (
+        f"{kind} {digits[:_DIGITS]}..." if len(digits) > _DIGITS and kind != "build-id" else build
+    )
+
+
 def _rows(rows: Sequence[tuple[str, str]], width: int) -> Iterator[Line]:
     """Wrap the text of each row beside its label."""
     for label, text in rows:
@@ -147,7 +156,7 @@ def dry_run(plan: Plan, seconds: float | None, width: int) -> Iterator[Line]:
     yield Line("Dry run: nothing was written. The same command with --yes writes.", "bold")
     rows = [
         ("server", f"pid {plan.looked.pid}, {entry.server}, {plan.looked.exe}"),
-        ("build", f"{plan.looked.build}: as in the allow-list"),
+        ("build", f"{_short(plan.looked.build)}: as in the allow-list"),
     ]
     if isinstance(entry, Poke):
         rows += [
@@ -211,7 +220,7 @@ def entries(found: Sequence[Applied], width: int) -> Iterator[Line]:
         is_word = isinstance(entry, Poke)
         name = entry.name if is_word else f"--direct-io {entry.name}"
         yield Line(name, "bold green" if applied.pids else "bold")
-        rows = [("server", entry.server), ("build", _build(entry))]
+        rows = [("server", entry.server), ("build", _short(_build(entry)))]
         if isinstance(entry, Poke):
             rows += [
                 ("word", f"{entry.symbol}, {entry.size} bytes, from {entry.old} to {entry.new}"),

@@ -31,6 +31,7 @@ from tests.bench import (
     lighthouse,
     overhead,
     pause,
+    poke,
     probes,
     progress,
     report,
@@ -84,6 +85,8 @@ lighthouse
          what Lighthouse says of the report's accessibility: a score of 100 (no root)
 soak     what the tool holds after thousands of captures and after hours: captures, agent (of
          --minutes); and what it does with very much: scale, churn, servers
+poke     what a poke does to MySQL 5.5.9, and whether it is always undone: read-ahead, pokes, kills,
+         restart, direct-io
 cli      how soon a command starts, what commands without a server and exports cost: start,
          commands, export (no root)
 
@@ -99,6 +102,7 @@ BENCHES: dict[str, Callable[..., Iterator[Section]]] = {
     "endings": endings.sections,
     "report": report.sections,
     "pause": pause.sections,
+    "poke": poke.sections,
     "capture": capture.sections,
     "cli": cli.sections,
     "corpus": corpus.sections,
