@@ -51,19 +51,23 @@ def _read(path: Path, *, trusted: bool) -> bytes:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         raise AllowListError(f"{path}: cannot be read: {error.strerror}") from error
-    with open(descriptor, "rb") as file:
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise AllowListError(f"{path}: not a regular file")
         if not trusted:
-            _check_owner(path, os.fstat(descriptor))
+            _check_owner(path, status)
             _check_folder(path)
-        data = file.read(MAX_FILE + 1)
+        with open(descriptor, "rb", closefd=False) as file:
+            data = file.read(MAX_FILE + 1)
+    finally:
+        os.close(descriptor)
     if len(data) > MAX_FILE:
         raise AllowListError(f"{path}: larger than {MAX_FILE} bytes, which no allow-list is")
     return data
 
 
 def _check_owner(path: Path, status: os.stat_result) -> None:
-    if not stat.S_ISREG(status.st_mode):
-        raise AllowListError(f"{path}: not a regular file")
     if status.st_uid not in (0, os.geteuid()):
         raise AllowListError(
             f"{path}: it belongs to user {status.st_uid}, who could change it:"

@@ -111,12 +111,15 @@ def read(path: Path) -> Stored:
         ) from None
     except OSError as error:
         raise RecordError(f"{path}: cannot be read: {error.strerror}") from error
-    with open(descriptor, "rb") as file:
+    try:
         status = os.fstat(descriptor)
         mine = status.st_uid == os.geteuid() and not status.st_mode & 0o077
         if not stat.S_ISREG(status.st_mode) or not mine or status.st_nlink != 1:
             raise RecordError(f"{path}: not a file of this user alone (0600): it is not used")
-        data = file.read(MAX_RECORD + 1)
+        with open(descriptor, "rb", closefd=False) as file:
+            data = file.read(MAX_RECORD + 1)
+    finally:
+        os.close(descriptor)
     if len(data) > MAX_RECORD:
         raise RecordError(f"{path}: larger than {MAX_RECORD} bytes, which no record is")
     return _parsed(path, data)

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from stallscope.base.text import without_surrogates
+from stallscope.base.text import clean, without_surrogates
 from stallscope.base.times import local
 from stallscope.model.pokes import DirectIo, Plan, Poke, Record, State, Stored
 from stallscope.reporters.lines import Line, wrap
@@ -185,7 +185,7 @@ def _until(seconds: float | None) -> str:
 def written(stored: Stored, width: int) -> Iterator[Line]:
     """Return what was written, and how it is undone."""
     record = stored.record
-    yield Line(f"Written: {record.name} in process {record.pid}.", "bold")
+    yield Line(clean(f"Written: {record.name} in process {record.pid}."), "bold")
     rows = [("changed", _change(record)), ("until", _until(record.seconds))]
     yield from _rows([*rows, ("undo", f"stallscope poke --undo {record.id}")], width)
 
@@ -198,7 +198,7 @@ def undone(stored: Stored, width: int) -> Iterator[Line]:
         text = f"Poke {record.id}: process {record.pid} had the old value already."
     else:
         text = f"Undone: {record.name} in process {record.pid}."
-    yield Line(text, "bold")
+    yield Line(clean(text), "bold")
     yield from _rows([("now", _change(record, back=True))], width)
 
 
@@ -245,7 +245,7 @@ def undos(found: Sequence[State], width: int) -> Iterator[Line]:
     for state in found:
         record = state.stored.record
         style = "bold yellow" if state.life in ("active", "changed", "unknown") else "bold"
-        yield Line(f"{record.id}  {record.name}, pid {record.pid}", style)
+        yield Line(clean(f"{record.id}  {record.name}, pid {record.pid}"), style)
         rows = [
             ("state", _LIVES[state.life] + (f": {state.why}" if state.why else "")),
             ("changed", _change(record)),

@@ -364,8 +364,10 @@ def test_a_user_without_the_right(tmp_path: Path) -> None:
         for folder in list(tmp_path.parents)[:3]:
             folder.chmod(folder.stat().st_mode | 0o011)
         done = subprocess.run(
-            ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
-            + [str(copy), "poke", "--pid", str(target.pid)],
+            [
+                *("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"),
+                *(str(copy), "poke", "--pid", str(target.pid)),
+            ],
             capture_output=True,
             text=True,
             check=False,
