@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from collections.abc import Callable, Sequence
 
-from stallscope.collectors.calibration.memory import Memory
+from stallscope.collectors.calibration.memory import Memory, Piece
 
-__all__ = ["build_of"]
+__all__ = ["bias_of", "build_id_of", "build_of"]
 
 _HEADER = 64
 _MAX_SEGMENTS = 64
@@ -25,35 +26,54 @@ def build_of(memory: Memory) -> str | None:
     if not memory.exe_start:
         return None
     (head,) = memory.read([(memory.exe_start, _HASHED)])
-    if len(head) < _HEADER or head[:5] != b"\x7fELF\x02":
+    if not _is_elf(head):
         return None
-    return _build_id(memory, head) or f"sha256-{hashlib.sha256(head).hexdigest()[:40]}"
+    found = build_id_of(head, memory.exe_start, memory.read)
+    return found or f"sha256-{hashlib.sha256(head).hexdigest()[:40]}"
 
 
-def _build_id(memory: Memory, head: bytes) -> str | None:
+def build_id_of(
+    head: bytes, start: int, read: Callable[[Sequence[Piece]], list[bytes]]
+) -> str | None:
+    """Return the build-id of the program whose file begins with ``head``, and in memory at
+    ``start``; None where it has none."""
+    bias = bias_of(head, start)
+    if bias is None:
+        return None
+    pieces = [
+        (bias + address, min(length, _MAX_NOTES))
+        for kind, _, _, address, _, length, *_ in _segments(head)
+        if kind == _NOTE_SEGMENT
+    ]
+    for notes in read(pieces):
+        if found := _in_notes(notes):
+            return found
+    return None
+
+
+def bias_of(head: bytes, start: int) -> int | None:
+    """Return what is added to the addresses of the program's symbol table in memory."""
+    # The program's file is mapped from its beginning on: where it was linked to, that is.
+    loaded = [address for kind, _, at, address, *_ in _segments(head) if kind == 1 and at == 0]
+    return start - loaded[0] if loaded else None
+
+
+def _is_elf(head: bytes) -> bool:
+    return len(head) >= _HEADER and head[:5] == b"\x7fELF\x02"
+
+
+def _segments(head: bytes) -> list[tuple[int, ...]]:
+    if not _is_elf(head):
+        return []
     (offset,) = struct.unpack_from("<Q", head, 32)
     size, count = struct.unpack_from("<HH", head, 54)
     if size != _SEGMENT.size:
-        return None
-    segments = [
+        return []
+    return [
         _SEGMENT.unpack_from(head, offset + size * i)
         for i in range(min(count, _MAX_SEGMENTS))
         if offset + size * (i + 1) <= len(head)
     ]
-    # The program's file is mapped from its beginning on: where it was linked to, that is.
-    loaded = [address for kind, _, at, address, *_ in segments if kind == 1 and at == 0]
-    if not loaded:
-        return None
-    bias = memory.exe_start - loaded[0]
-    pieces = [
-        (bias + address, min(length, _MAX_NOTES))
-        for kind, _, _, address, _, length, *_ in segments
-        if kind == _NOTE_SEGMENT
-    ]
-    for notes in memory.read(pieces):
-        if found := _in_notes(notes):
-            return found
-    return None
 
 
 def _in_notes(notes: bytes) -> str | None:

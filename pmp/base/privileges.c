@@ -172,6 +172,10 @@ static uint64_t needed_capabilities(const struct stall_privileges *privileges)
 {
 	uint64_t wanted = STALL_CAPABILITY(DAC_READ_SEARCH);
 
+	// No worker, and no file but /proc and a record of its own.
+	if (privileges->pokes)
+		return STALL_CAPABILITY(SYS_PTRACE) |
+		       (privileges->opens_programs ? STALL_CAPABILITY(DAC_READ_SEARCH) : 0);
 	// The worker becomes nobody, is made again where a file has killed it, and is killed where
 	// it is late.
 	if (geteuid() == 0)

@@ -25,6 +25,7 @@
 #include "command/memory_command.h"
 #include "command/options.h"
 #include "command/pack_command.h"
+#include "command/poke_command.h"
 #include "command/rings_command.h"
 #include "command/symbolize_lines.h"
 #include "command/waits_command.h"
@@ -169,10 +170,13 @@ static struct stall_error *reduce_privileges(const struct stall_options *options
 				   options->command == STALL_COMMAND_FEATURES,
 		.opens_programs = options->command == STALL_COMMAND_CORE ||
 				  options->command == STALL_COMMAND_RINGS ||
-				  options->command == STALL_COMMAND_CACHE,
+				  options->command == STALL_COMMAND_CACHE ||
+				  (options->command == STALL_COMMAND_POKE &&
+				   options->poke.action == STALL_POKE_LOOK),
 		.asks_as_owner = options->command == STALL_COMMAND_CACHE,
 		.sets_uprobes = ((is_waits || is_serve) && options->watch.source.uprobes) ||
 				options->command == STALL_COMMAND_FEATURES,
+		.pokes = options->command == STALL_COMMAND_POKE,
 		.stops_threads = (is_serve || is_snap) && may_stop,
 		.output_folder = output_folder(options, path),
 	};
@@ -248,6 +252,8 @@ static struct stall_error *run(const struct stall_options *options, bool *ret_pa
 					 options->capture.pid_count, STDIN_FILENO, STDOUT_FILENO);
 	case STALL_COMMAND_CACHE:
 		return stall_cache_command_run(&options->cache, STDOUT_FILENO, ret_partial);
+	case STALL_COMMAND_POKE:
+		return stall_poke_run(&options->poke, options->pids[0], STDOUT_FILENO);
 	case STALL_COMMAND_FEATURES:
 		return stall_features_write(STDOUT_FILENO);
 	}

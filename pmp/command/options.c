@@ -60,6 +60,14 @@ enum option_id {
 	OPTION_CAPTURES,
 	OPTION_STACKS,
 	OPTION_FAULTS,
+	OPTION_WORD,
+	OPTION_FILE,
+	OPTION_PROCESS,
+	OPTION_RECORD,
+	OPTION_DO,
+	OPTION_FOR,
+	OPTION_HASH,
+	OPTION_OPEN_FILES,
 	OPTION_HELP,
 };
 
@@ -77,6 +85,7 @@ enum option_id {
 #define SYMBOLIZE (1u << STALL_COMMAND_SYMBOLIZE)
 #define PACK (1u << STALL_COMMAND_PACK)
 #define GROWTH (1u << STALL_COMMAND_GROWTH)
+#define POKE (1u << STALL_COMMAND_POKE)
 #define ANY ~0u
 
 static const struct {
@@ -84,7 +93,7 @@ static const struct {
 	unsigned int commands;
 } known_options[] = {
 	{{"pid", required_argument, NULL, OPTION_PID},
-	 LIVE | WAITS | RINGS | MEMORY | STORAGE | GROWTH},
+	 LIVE | WAITS | RINGS | MEMORY | STORAGE | GROWTH | POKE},
 	{{"backend", required_argument, NULL, OPTION_BACKEND}, LIVE | WAITS},
 	{{"allow-stop", no_argument, NULL, OPTION_ALLOW_STOP}, LIVE},
 	{{"stop-blocked-reads", no_argument, NULL, OPTION_STOP_BLOCKED_READS}, LIVE},
@@ -132,6 +141,14 @@ static const struct {
 	{{"convoy", required_argument, NULL, OPTION_CONVOY}, SERVE},
 	{{"capture-interval", required_argument, NULL, OPTION_CAPTURE_INTERVAL}, SERVE},
 	{{"captures", required_argument, NULL, OPTION_CAPTURES}, SERVE},
+	{{"word", required_argument, NULL, OPTION_WORD}, POKE},
+	{{"file", required_argument, NULL, OPTION_FILE}, POKE},
+	{{"process", required_argument, NULL, OPTION_PROCESS}, POKE},
+	{{"record", required_argument, NULL, OPTION_RECORD}, POKE},
+	{{"do", required_argument, NULL, OPTION_DO}, POKE},
+	{{"for", required_argument, NULL, OPTION_FOR}, POKE},
+	{{"hash", no_argument, NULL, OPTION_HASH}, POKE},
+	{{"open-files", no_argument, NULL, OPTION_OPEN_FILES}, POKE},
 	{{"help", no_argument, NULL, OPTION_HELP}, ANY},
 };
 #define KNOWN_OPTIONS (sizeof(known_options) / sizeof(known_options[0]))
@@ -145,6 +162,7 @@ static const char *const commands[] = {
 	[STALL_COMMAND_PACK] = "pack",	       [STALL_COMMAND_STORAGE] = "storage",
 	[STALL_COMMAND_CACHE] = "cache",
 	[STALL_COMMAND_GROWTH] = "growth",
+	[STALL_COMMAND_POKE] = "poke",
 };
 
 static struct stall_error *add_pid(struct stall_options *options, const char *text)
@@ -354,11 +372,39 @@ static struct stall_error *apply_watch(struct stall_options *options, int id, co
 	}
 }
 
+static struct stall_error *apply_poke(struct stall_poke_options *poke, int id, const char *value)
+{
+	switch (id) {
+	case OPTION_WORD:
+		return stall_poke_option_word(poke, value);
+	case OPTION_FILE:
+		return stall_poke_option_file(poke, value);
+	case OPTION_PROCESS:
+		poke->has_identity = true;
+		return stall_poke_identity_parse(value, &poke->identity);
+	case OPTION_RECORD:
+		poke->record = value;
+		return NULL;
+	case OPTION_DO:
+		return stall_poke_option_do(poke, value);
+	case OPTION_FOR:
+		return stall_parse_seconds("for", value, &poke->duration_ns);
+	case OPTION_HASH:
+		poke->hash = true;
+		return NULL;
+	default:
+		poke->open_files = true;
+		return NULL;
+	}
+}
+
 static struct stall_error *apply(struct stall_options *options, int id, const char *name,
 				 const char *value)
 {
 	if (id != OPTION_TOP && id >= OPTION_KIND && id <= OPTION_CAPTURES)
 		return apply_watch(options, id, value);
+	if (id >= OPTION_WORD && id <= OPTION_OPEN_FILES)
+		return apply_poke(&options->poke, id, value);
 	switch (id) {
 	case OPTION_PID:
 		return add_pid(options, value);
@@ -462,6 +508,12 @@ static struct stall_error *check(const struct stall_options *options, const char
 {
 	unsigned int bit = 1u << options->command;
 
+	if (bit & POKE) {
+		struct stall_error *err =
+			stall_poke_options_check(&options->poke, options->capture.pid_count);
+		if (err)
+			return err;
+	}
 	if (bit & (LIVE | WAITS | MEMORY | STORAGE | GROWTH) && !options->capture.pid_count)
 		return stall_usage("%s: --pid is missing", command);
 	if (options->waits.interval_ns < MIN_INTERVAL_NS ||
@@ -541,8 +593,8 @@ struct stall_error *stall_options_init(struct stall_options *options, int argc, 
 	*options = (struct stall_options){};
 	if (argc < 2)
 		return stall_usage("a command is missing: snap, serve, waits, core, ring, "
-				   "rings, memory, growth, sessions, storage, cache, symbolize, "
-				   "pack or features");
+				   "rings, memory, growth, sessions, storage, cache, poke, "
+				   "symbolize, pack or features");
 	err = parse_command(argv[1], &options->command);
 	if (err)
 		return err;

@@ -13,6 +13,7 @@
 #include "capture/capturer.h"
 #include "command/cache_command.h"
 #include "command/pack_command.h"
+#include "command/poke_command.h"
 #include "command/rings_command.h"
 #include "command/storage_command.h"
 #include "command/waits_command.h"
@@ -42,6 +43,7 @@ enum stall_command {
 	STALL_COMMAND_STORAGE,
 	STALL_COMMAND_CACHE,
 	STALL_COMMAND_GROWTH,
+	STALL_COMMAND_POKE,
 };
 
 struct stall_options {
@@ -68,6 +70,7 @@ struct stall_options {
 	struct stall_rings_options rings;
 	struct stall_cache_command cache;
 	struct stall_growth_options growth;
+	struct stall_poke_options poke;
 };
 
 // The options point into argv and into themselves.

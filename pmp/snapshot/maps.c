@@ -61,7 +61,9 @@ bool stall_maps_line_parse(const char *line, size_t size, struct stall_maps_line
 	if (cursor.end - cursor.at < 5 || cursor.at[4] != ' ')
 		return false;
 	parsed.readable = cursor.at[0] == 'r';
+	parsed.writable = cursor.at[1] == 'w';
 	parsed.executable = cursor.at[2] == 'x';
+	parsed.shared = cursor.at[3] == 's';
 	cursor.at += 5;
 	if (!take_number(&cursor, 16, ' ', &parsed.offset) ||
 	    !take_number(&cursor, 16, ':', &major) || !take_number(&cursor, 16, ' ', &minor) ||

@@ -17,7 +17,7 @@ struct stall_maps_line {
 	uint64_t start, end, offset;
 	uint64_t dev; // as st_dev
 	uint64_t ino;
-	bool readable, executable;
+	bool readable, writable, executable, shared;
 	const char *path; // within the line, "" where there is none; still escaped
 	size_t path_size;
 };

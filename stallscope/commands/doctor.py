@@ -16,7 +16,15 @@ from stallscope.base.errors import Exit, StallscopeError
 from stallscope.base.text import clean, one_line
 from stallscope.collectors import preload, processes
 from stallscope.collectors.calibration import layouts
-from stallscope.collectors.doctor import confinement, disk, features, host, inproc, target
+from stallscope.collectors.doctor import (
+    confinement,
+    disk,
+    features,
+    host,
+    inproc,
+    pokes,
+    target,
+)
 from stallscope.collectors.doctor.checks import Check, Place, Task
 from stallscope.collectors.doctor.checks import run as run_tasks
 from stallscope.collectors.processes import Server
@@ -103,6 +111,7 @@ def _checks(args: argparse.Namespace) -> Iterator[Check]:
         Task(preload.LIBRARY, inproc.library),
         Task("inproc-folder", partial(inproc.folder, place)),
         Task("store", partial(disk.disk, place)),
+        Task("poke", pokes.pokes, _PROBE_SECONDS),
     ]
     if servers:
         tasks += _of_server(args, place, pids, servers)

@@ -32,6 +32,7 @@ from tests.bench import (
     memory,
     overhead,
     pause,
+    poke,
     probes,
     progress,
     report,
@@ -99,6 +100,8 @@ storage-writes
          what it costs the server: cost
 storage-cache
          `storage cache`: files, exact, cost, uncache (--server mysql97: MySQL 9.7)
+poke     what a poke does to MySQL 5.5.9, and whether it is always undone: read-ahead, pokes, kills,
+         restart, direct-io
 cli      how soon a command starts, what commands without a server and exports cost: start,
          commands, export (no root)
 
@@ -114,6 +117,7 @@ BENCHES: dict[str, Callable[..., Iterator[Section]]] = {
     "endings": endings.sections,
     "report": report.sections,
     "pause": pause.sections,
+    "poke": poke.sections,
     "capture": capture.sections,
     "cli": cli.sections,
     "corpus": corpus.sections,
