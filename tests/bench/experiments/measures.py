@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rates in windows of time, a disk that is slow, and what stallscope says meanwhile."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import re
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.bench import progress, snapshots
+from tests.bench.barchart import Bar
+from tests.bench.experiments.model import Sizes, Verdict
+from tests.bench.stats import BenchError, Figure, figure
+from tests.support.servers import SqlServer
+from tests.support.stalls.load import sysbench
+from tests.support.targets import target_path
+
+__all__ = [
+    "BURSTS",
+    "SlowDisk",
+    "asked",
+    "bar",
+    "better",
+    "counted",
+    "factor",
+    "prepare",
+    "rates",
+    "resident_bytes",
+    "short",
+    "slow_disk",
+    "snapped",
+    "written_bytes",
+]
+
+BURSTS = 3
+NO_STALL = "no stall"
+SIGNATURE = re.compile(r"\[([a-z][a-z0-9-]+)\]")
+CHANGING = re.compile(r" \(pid \d+\)")
+SETTLE = 0.5
+"""Seconds of a load that are not measured: its connections are made, caches are filled."""
+PATIENCE = 120.0
+
+
+def rates(read: Callable[[], float], sizes: Sizes, unit: str, settle: float = SETTLE) -> Figure:
+    """Return how fast a counter grows, in windows one after the other."""
+    time.sleep(0 if sizes.quick else settle)
+    values = []
+    for _ in range(1 if sizes.quick else sizes.windows):
+        start, before = time.monotonic(), read()
+        time.sleep(sizes.seconds)
+        now = read()
+        values.append((now - before) / (time.monotonic() - start))
+    return figure(values, unit)
+
+
+def counted(server: SqlServer, *names: str) -> dict[str, int]:
+    """Return counters of SHOW GLOBAL STATUS, all of one moment; a missing one is an error."""
+    wanted = {name.lower(): name for name in names}
+    found = {
+        wanted[str(row[0]).lower()]: int(row[1])
+        for row in server.query("SHOW GLOBAL STATUS")
+        if str(row[0]).lower() in wanted
+    }
+    if missing := wanted.keys() - {name.lower() for name in found}:
+        raise BenchError(f"{server.name} has no status {', '.join(sorted(missing))}")
+    return found
+
+
+def prepare(server: SqlServer, tables: int, rows: int, test: str = "oltp_read_write") -> None:
+    """Make sysbench's tables in these sizes."""
+    progress(f"{server.name}: {tables} tables of {rows} rows")
+    server.execute("CREATE DATABASE IF NOT EXISTS sbtest")
+    sizes = (f"--tables={tables}", f"--table-size={rows}")
+    subprocess.run(
+        [*sysbench(server, test), *sizes, "prepare"],
+        check=True, capture_output=True, timeout=PATIENCE,
+    )  # fmt: skip
+
+
+def snapped(pid: int, sizes: Sizes) -> Verdict:
+    """Return what ``snap`` says; of several bursts, what most of them say."""
+    said = []
+    for nr in range(1 if sizes.quick else BURSTS):
+        progress(f"snap, burst {nr + 1}")
+        said.append(snapshots.run(pid))
+    names = [_signature(text) for text in said]
+    name, times = Counter(names).most_common(1)[0]
+    lines = _head(said[names.index(name)])
+    return Verdict("stallscope snap -p PID", (*lines, f"({times} of {len(said)} bursts say so)"))
+
+
+def _signature(text: str) -> str:
+    found = SIGNATURE.search(text)
+    return found[1] if found else NO_STALL
+
+
+def _head(text: str) -> list[str]:
+    """Return the first lines: what stalls, and its name."""
+    lines = []
+    for line in text.splitlines():
+        if not line or line.startswith(("Who", "To end", "No statement", "Checked", "Not known")):
+            break
+        lines.append(CHANGING.sub("", line))
+    return lines
+
+
+def asked(words: Sequence[str], wanted: Callable[[str], bool], shown: str) -> Verdict:
+    """Run a command of stallscope, and return the lines of its output that are ``wanted``.
+
+    ``shown`` is the command line for people. What fails is no error: the verdict says why.
+    """
+    progress(shown)
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "stallscope", *words],
+        capture_output=True, text=True, timeout=PATIENCE, check=False, **snapshots.PLACE,
+    )  # fmt: skip
+    if done.returncode not in (0, 3):
+        return Verdict(shown, (), missing=(done.stderr.strip().splitlines() or ["no output"])[-1])
+    lines = tuple(line for line in done.stdout.splitlines() if wanted(line))
+    return Verdict(shown, lines, missing="" if lines else "its output has nothing of this")
+
+
+class SlowDisk:
+    """The disk of a server: tests/targets/slow_disk_preload.c."""
+
+    def __init__(self, file: Path) -> None:
+        with file.open("r+b") as opened:
+            self._map = mmap.mmap(opened.fileno(), 0)
+
+    def answer(self, sync_ms: float = 0.0, read_ms: float = 0.0) -> None:
+        """Let each sync, and each read of a page, take so much longer from now on."""
+        struct.pack_into("=QQ", self._map, 0, round(sync_ms * 1000), round(read_ms * 1000))
+
+    def counts(self) -> tuple[int, int]:
+        """Return how many syncs and reads there were."""
+        syncs, reads = struct.unpack_from("=QQ", self._map, 16)
+        return syncs, reads
+
+    def close(self) -> None:
+        self._map.close()
+
+
+@contextmanager
+def slow_disk(server: SqlServer) -> Iterator[SlowDisk]:
+    """Give a server, which is started inside of the block, a disk that can be made slow."""
+    home = Path(tempfile.mkdtemp(prefix="stallscope-slow-", dir="/tmp"))
+    try:
+        home.chmod(0o755)
+        library = Path(shutil.copy(target_path("slow_disk.so"), home / "slow_disk.so"))
+        library.chmod(0o755)
+        file = home / "disk"
+        file.write_bytes(bytes(32))
+        server.give_to_server(file)
+        server.env = {
+            **server.env,
+            "LD_PRELOAD": str(server.inside(library)),
+            "STALL_SLOW_DISK": str(server.inside(file)),
+        }
+        disk = SlowDisk(file)
+        try:
+            yield disk
+        finally:
+            disk.close()
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def written_bytes(pid: int) -> int:
+    """Return what the kernel says that a process had written."""
+    text = Path(f"/proc/{pid}/io").read_text()
+    return int(next(line for line in text.splitlines() if line.startswith("write_bytes:"))[12:])
+
+
+def resident_bytes(pid: int) -> int:
+    """Return what a process has in memory."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def short(value: float) -> str:
+    """Return a number for a sentence: three digits that say something, with thousands marked."""
+    if abs(value) >= 1000:
+        digits = len(str(int(abs(value)))) - 3
+        return f"{round(value, -digits):,.0f}"
+    return f"{value:.3g}"
+
+
+def factor(after: float, before: float) -> float:
+    """Return how many times one is the other; BenchError where nothing was done before."""
+    if before <= 0:
+        raise BenchError("nothing was done in a window")
+    return after / before
+
+
+def better(after: float, before: float) -> str:
+    """Return the change for a sentence."""
+    times = factor(after, before)
+    if times >= 2:
+        return f"{times:.3g} times"
+    return f"{(times - 1) * 100:+.0f} %"
+
+
+def bar(kind: str, found: Figure) -> Bar:
+    """Return a figure as a bar of a chart."""
+    return Bar(kind, found.median, found.low, found.high)
