@@ -56,6 +56,6 @@ def command(
     return args
 
 
-def given(*pairs: tuple[str, Path | int | None]) -> list[str]:
+def given(*pairs: tuple[str, Path | str | int | None]) -> list[str]:
     """Return the options that have a value."""
     return [word for name, value in pairs if value is not None for word in (name, str(value))]
