@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import mmap
-import os
 import re
 import shutil
 import struct
@@ -33,9 +32,9 @@ __all__ = [
     "better",
     "counted",
     "factor",
+    "memory_of",
     "prepare",
     "rates",
-    "resident_bytes",
     "short",
     "slow_disk",
     "snapped",
@@ -181,10 +180,13 @@ def written_bytes(pid: int) -> int:
     return int(next(line for line in text.splitlines() if line.startswith("write_bytes:"))[12:])
 
 
-def resident_bytes(pid: int) -> int:
-    """Return what a process has in memory."""
-    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
+def memory_of(pid: int) -> tuple[int, int]:
+    """Return the bytes that a process has in memory, and those that it has asked for as data."""
+    status = dict(
+        line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines()
+    )
+    resident, data = (int(status[name].split()[0]) * 1024 for name in ("VmRSS", "VmData"))
+    return resident, data
 
 
 def short(value: float) -> str:

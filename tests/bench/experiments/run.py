@@ -20,8 +20,10 @@ from tests.bench.experiments.jemalloc import JEMALLOC
 from tests.bench.experiments.model import SCHEMA, Experiment, Result, Sizes
 from tests.bench.experiments.onerow import ONE_ROW
 from tests.bench.experiments.page import PAGE, PICTURES, write_page
+from tests.bench.experiments.partitions import PARTITIONS
 from tests.bench.experiments.postgres import CONNECTIONS, SNAPSHOTS
 from tests.bench.experiments.ranges import FORCE_INDEX, THREAD_CONCURRENCY
+from tests.bench.experiments.readahead import READ_AHEAD
 from tests.bench.experiments.tables import LOCK_OPEN, OPENING_TABLES
 from tests.bench.stats import BenchError, Row, Section
 from tests.support.servers import Unavailable
@@ -38,6 +40,8 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     ACID,
     ROWS_PER_TRANSACTION,
     DOUBLEWRITE,
+    READ_AHEAD,
+    PARTITIONS,
     THREAD_CONCURRENCY,
     LOCK_OPEN,
     FORCE_INDEX,
