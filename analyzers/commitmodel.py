@@ -27,6 +27,8 @@ _LEAST = 2500
 _MOST = 24_000
 _MAX_CLIENTS = 400
 _STEPS = 12
+_NEAR = 0.02
+"""A measured rate is as exact as this, at best."""
 
 
 class Station(msgspec.Struct, frozen=True):
@@ -38,6 +40,9 @@ class Station(msgspec.Struct, frozen=True):
     """Standard deviation of the seconds."""
     group: bool = True
     """One sync serves all that wait; False: each has its own."""
+    held_by: str = ""
+    """It ends only while the station of this name is idle: a file system that lets nobody write to
+    a file during its sync."""
 
 
 class Load(msgspec.Struct, frozen=True):
@@ -51,6 +56,8 @@ class Load(msgspec.Struct, frozen=True):
     """Seconds of everything else, in which no CPU is needed."""
     path: tuple[Station, ...]
     """In the order in which a commit goes through them; a station may be there twice."""
+    together: bool = True
+    """Those that one sync has served go on as one group; False: each as soon as it runs."""
 
 
 class Rates(msgspec.Struct, frozen=True):
@@ -65,13 +72,15 @@ class Rates(msgspec.Struct, frozen=True):
 class _Queue:
     """The state of one station."""
 
-    __slots__ = ("busy", "done", "station", "waiting")
+    __slots__ = ("busy", "done", "held", "station", "waiting")
 
     def __init__(self, station: Station) -> None:
         self.station = station
         self.waiting: deque[int] = deque()
         self.busy = False
         self.done = 0
+        self.held: tuple[int, ...] = ()
+        """Clients whose sync is over, and that another station holds."""
 
 
 class _Simulation:
@@ -86,6 +95,7 @@ class _Simulation:
         by_name = {station.name: _Queue(station) for station in load.path}
         self.path = [by_name[station.name] for station in load.path]
         self.queues = list(by_name.values())
+        self.number_of = {queue.station.name: nr for nr, queue in enumerate(self.queues)}
         self.at = [0] * load.clients
         self.commits = 0
 
@@ -114,17 +124,22 @@ class _Simulation:
         self.later(self.load.cpu * self.random.uniform(0.5, 1.5), -1, (client,))
 
     def next_station(self, client: int) -> None:
+        queue = self.arrive(client)
+        if queue is not None and not queue.busy:
+            self.serve(queue)
+
+    def arrive(self, client: int) -> _Queue | None:
+        """Let a client wait at its next station and return that; None: its commit is done."""
         step = self.at[client]
         if step == len(self.path):
             self.at[client] = 0
             self.commits += 1
             self.begin(client)
-            return
+            return None
         self.at[client] = step + 1
         queue = self.path[step]
         queue.waiting.append(client)
-        if not queue.busy:
-            self.serve(queue)
+        return queue
 
     def serve(self, queue: _Queue) -> None:
         station = queue.station
@@ -138,7 +153,7 @@ class _Simulation:
         length = station.seconds
         if spread > 0:
             length += spread * self.random.uniform(-1.7, 1.7)
-        self.later(length, self.queues.index(queue), who)
+        self.later(length, self.number_of[station.name], who)
 
     def step(self) -> None:
         self.now, _, kind, who = heapq.heappop(self.events)
@@ -151,15 +166,29 @@ class _Simulation:
                 self.free += 1
             self.next_station(who[0])
         else:
-            queue = self.queues[kind]
-            queue.busy = False
-            queue.done += 1
-            # Who arrives again at once finds the station free, and is not served with those that
-            # waited: they are served first.
-            if queue.waiting:
-                self.serve(queue)
+            self.synced(self.queues[kind], who)
+
+    def synced(self, queue: _Queue, who: tuple[int, ...]) -> None:
+        holder = self.number_of.get(queue.station.held_by)
+        if holder is not None and self.queues[holder].busy:
+            queue.held = who
+            return
+        queue.busy = False
+        queue.done += 1
+        # Those that wait are served before those that are just leaving and may come again.
+        if queue.waiting:
+            self.serve(queue)
+        if self.load.together:
+            for reached in {self.arrive(client) for client in who}:
+                if reached is not None and not reached.busy:
+                    self.serve(reached)
+        else:
             for client in who:
                 self.next_station(client)
+        for other in self.queues:
+            if other.held and other.station.held_by == queue.station.name and not queue.busy:
+                held, other.held = other.held, ()
+                self.synced(other, held)
 
 
 def run(load: Load) -> Rates:
@@ -190,21 +219,28 @@ def run(load: Load) -> Rates:
     return Rates(math.inf if seconds <= 0 else scale * done / seconds, syncs)
 
 
-def delay_of(load: Load, commits: float) -> tuple[float, float]:
-    """Return the delay with which the model gives the measured rate, and the rate that it gives.
+def delay_of(load: Load, commits: float) -> tuple[float, float, float]:
+    """Return the least and the most delay with which the model gives the measured rate, and the
+    rate that it gives with the least.
 
-    The rate is smaller than the measured one where no delay at all is still too slow.
+    They differ where a sync is the limit: clients that wait for it anyway may as well be slower. The
+    rate is smaller than the measured one where no delay at all is still too slow.
     """
-    most = load.clients / commits
     fastest = run(msgspec.structs.replace(load, delay=0.0)).commits
-    if fastest <= commits:
-        return 0.0, fastest
-    low, high = 0.0, most
+    if fastest <= commits * (1 + _NEAR):
+        least = 0.0
+    else:
+        least = _delay_at(load, commits * (1 + _NEAR))
+    most = max(least, _delay_at(load, commits * (1 - _NEAR)))
+    return least, most, run(msgspec.structs.replace(load, delay=least)).commits
+
+
+def _delay_at(load: Load, commits: float) -> float:
+    low, high = 0.0, load.clients / commits
     for _ in range(_STEPS):
         middle = (low + high) / 2
         if run(msgspec.structs.replace(load, delay=middle)).commits > commits:
             low = middle
         else:
             high = middle
-    middle = (low + high) / 2
-    return middle, run(msgspec.structs.replace(load, delay=middle)).commits
+    return (low + high) / 2

@@ -55,6 +55,35 @@ struct stall_wait_stat {
 	__u64 bucket[STALL_WAIT_BUCKETS]; /* their sum is the count */
 };
 
+/* What went to a file: beside the stat of the same index, where the programs count for storage. Then
+ * all calls of a file have one stat, whose kind is WRITE; MSYNC and SYNCFS have one each for a
+ * process, with id 0. */
+struct stall_storage_stat {
+	/* Of writes that wrote something. */
+	__u64 requests, requested_bytes, write_ns, direct_bytes;
+	/* As the kernel charges it: pages that became dirty, and what calls wrote with O_DIRECT. */
+	__u64 charged_bytes;
+	__u64 mapped_bytes;	   /* of these: by a page fault */
+	__u64 async_direct_bytes;  /* written with O_DIRECT, asynchronously */
+	__u64 async_dirtied_bytes; /* pages of a file written so that became dirty nevertheless */
+	__u64 unsynced_bytes;	   /* written since the latest sync began, not with O_DIRECT */
+	__u64 fsyncs, fdatasyncs, dsync_writes, sync_errors;
+	__u64 other_syncs, other_sync_ns; /* SYNC_FILE_RANGE, MSYNC, SYNCFS */
+	__u64 sync_max_ns;
+	/* Of the n bytes and t ns of each sync; products have 128 bits, low half first. */
+	__u64 sum_n, sum_t;
+	__u64 sum_nn[2], sum_nt[2], sum_tt[2];
+	__u64 flags; /* enum stall_storage_flags */
+};
+
+enum stall_storage_flags {
+	STALL_STORAGE_DIRECT = 1 << 0,	    /* it was written with O_DIRECT */
+	STALL_STORAGE_DSYNC = 1 << 1,	    /* with O_SYNC or O_DSYNC */
+	STALL_STORAGE_ALWAYS_SYNC = 1 << 2, /* the file (chattr +S) or its mount is synchronous */
+	STALL_STORAGE_UNCHARGED = 1 << 3,   /* a file system in memory: nothing is written back */
+	STALL_STORAGE_METADATA = 1 << 4,    /* no file has these pages */
+};
+
 /* What a uprobe in the server last recorded about this thread. It is valid only while the frame it
  * was set in is still on the stack, which the reader checks by return_address at sp. */
 struct stall_wait_server {
@@ -102,6 +131,9 @@ enum stall_slot_flags {
 	STALL_SLOT_IN_FLIGHT = 1 << 5,
 	/* Only the registers that /proc/PID/task/TID/syscall shows are set. */
 	STALL_SLOT_CALL_REGS = 1 << 6,
+	/* Where the programs count for storage. */
+	STALL_SLOT_DIRECT = 1 << 7, /* a write with O_DIRECT */
+	STALL_SLOT_DSYNC = 1 << 8,  /* a write with O_SYNC or O_DSYNC */
 };
 
 /* In the operation of a record or slot of FUTEX as readers hand it on: the rest is an enum
@@ -122,9 +154,17 @@ struct stall_wait_slot {
 	__s32 tid, tgid; /* in the reader's pid namespace */
 	__s32 ns_tid;	 /* in the thread's own */
 	__u32 operation; /* futex operation as it was called; else the system call's number */
-	__u64 value;	 /* futex: the expected value; files: offset; else 0 */
-	__u64 size;	 /* READ, WRITE, EXTEND, FALLOCATE: bytes asked for */
-	__u64 task;	 /* address of the task_struct, for BPF */
+	union {
+		__u64 value;   /* futex: the expected value; files: offset; else 0 */
+		__u64 dirtied; /* counting for storage, of a WRITE: pages that it made dirty */
+	};
+	union {
+		__u64 size; /* READ, WRITE, EXTEND, FALLOCATE: bytes asked for */
+		/* Counting for storage. */
+		__u64 charged_before; /* of a WRITE: what the thread had been charged */
+		__u64 unsynced;	      /* of a sync: bytes that it makes safe */
+	};
+	__u64 task; /* address of the task_struct, for BPF */
 	char comm[STALL_BPF_COMM];
 	struct stall_wait_server server;
 	struct stall_wait_outer outer;
@@ -214,6 +254,7 @@ _Static_assert(sizeof(struct stall_wait_key) == 24, "no holes");
 _Static_assert(sizeof(struct stall_wait_server) == 40, "no holes");
 _Static_assert(sizeof(struct stall_wait_stat) == 64 + 64 + STALL_WAIT_BUCKETS * 8, "cache lines");
 _Static_assert(sizeof(struct stall_wait_slot) == 3 * 64, "cache lines");
+_Static_assert(sizeof(struct stall_storage_stat) == 25 * 8, "no holes");
 _Static_assert(sizeof(struct stall_wait_record) ==
 		       24 + 24 + 40 + 16 + 8 + 40 + STALL_BPF_PT_REGS * 8 + 16,
 	       "no holes: what leaves the kernel is all set");

@@ -11,6 +11,7 @@
 #include "ebpf/bpf_error.h"
 #include "ebpf/call_cost.h"
 #include "ebpf/kernel_types.h"
+#include "ebpf/storage_loader.h"
 #include "ebpf/uprobes_loader.h"
 #include "ebpf/waits_attach.h"
 #include "ebpf/waits_slots.h"
@@ -191,6 +192,7 @@ static int load(struct stall_bpf_waits *waits, const struct btf *btf, unsigned i
 	bpf_program__set_autoload(skeleton->progs.stall_scan, !timer);
 	bpf_map__set_autocreate(skeleton->maps.scan_timers, timer);
 	stall_uprobes_prepare(&waits->uprobes, skeleton);
+	stall_storage_prepare(waits, btf);
 	waits->async_why_not = stall_async_prepare(skeleton, btf, &waits->async_submit);
 	int rc = waits__load(skeleton);
 	if (rc) {
@@ -214,7 +216,7 @@ static struct stall_error *load_with_types(struct stall_bpf_waits *waits, const 
 	if (err)
 		return err;
 	stall_bpf_log_begin(&log);
-	if (!waits->options.no_timer)
+	if (!waits->options.no_timer && !waits->options.storage)
 		rc = load(waits, btf, pidns, true);
 	// Without timers the verifier refuses their program and map, and takes the rest.
 	if (rc && rc != EPERM && rc != ENOMEM)
@@ -274,8 +276,10 @@ static void note_programs(struct stall_bpf_waits *waits)
 						   : tracepoints[i].attach_point,
 					   there ? NULL : tracepoints[i].lost);
 	}
-	stall_bpf_waits_note_probe(waits, "uprobes", "uprobes in the server's wait functions",
-				   waits->uprobes.why_not);
+	if (!waits->options.storage)
+		stall_bpf_waits_note_probe(waits, "uprobes",
+					   "uprobes in the server's wait functions",
+					   waits->uprobes.why_not);
 	stall_bpf_waits_note_probe(waits, "io_uring",
 				   "raw tracepoints " STALL_URING_SUBMIT
 				   " (before 6.4: " STALL_URING_SUBMIT_BEFORE
@@ -291,6 +295,7 @@ static struct stall_error *attach_all(struct stall_bpf_waits *waits)
 	if (waits->options.no_attach)
 		return stall_error_create(STALL_ERROR_UNSUPPORTED,
 					  "switched off: nothing is attached");
+	stall_storage_attach(waits);
 	programs_of(waits, programs, links);
 	for (size_t i = 0; i < TRACEPOINTS; i++) {
 		struct stall_error *err =
@@ -309,6 +314,8 @@ static struct stall_error *start_timer(struct stall_bpf_waits *waits)
 {
 	LIBBPF_OPTS(bpf_test_run_opts, opts);
 
+	if (waits->options.storage) // no wait is reported
+		return NULL;
 	if (!waits->has_timer) {
 		stall_bpf_waits_note_probe(waits, "timer", "BPF timer",
 					   waits->options.no_timer
@@ -375,6 +382,7 @@ void stall_bpf_waits_detach(struct stall_bpf_waits *waits)
 		*links[i] = NULL;
 	}
 	stall_async_detach(waits->skeleton);
+	stall_storage_detach(waits);
 	stall_waits_have_programs_ended(waits);
 	waits->attached = false;
 }

@@ -17,6 +17,7 @@
 #include "ebpf/bpf_error.h"
 #include "ebpf/ignored_loader.h"
 #include "ebpf/passes_loader.h"
+#include "ebpf/storage_loader.h"
 #include "ebpf/task_iterator.h"
 #include "ebpf/waits_slots.h"
 
@@ -136,6 +137,8 @@ static struct stall_error *map_all(struct stall_bpf_waits *waits)
 		err = map_array(skeleton->maps.passes, (void **)&waits->passes);
 	if (!err)
 		err = map_array(skeleton->maps.made_stats, (void **)&waits->made_stats);
+	if (!err)
+		err = stall_storage_map(waits);
 	if (err)
 		return err;
 	init_last_stats(waits);
@@ -215,6 +218,7 @@ void stall_bpf_waits_destroy(struct stall_bpf_waits *waits)
 		unmap_array(waits->skeleton->maps.threads, waits->threads);
 		unmap_array(waits->skeleton->maps.passes, waits->passes);
 		unmap_array(waits->skeleton->maps.made_stats, waits->made_stats);
+		stall_storage_unmap(waits);
 	}
 	stall_passes_deinit(waits);
 	waits__destroy(waits->skeleton);
@@ -247,7 +251,7 @@ static struct stall_error *adopt(struct stall_bpf_waits *waits, pid_t pid)
 	bss->adopted_tgid = 0;
 	bss->adopted_last = 0;
 	// At rest only a second pass shows that a thread waits.
-	waits->skeleton->data->adopts_waits = waits->attached;
+	waits->skeleton->data->adopts_waits = waits->attached && !waits->options.storage;
 	if (!waits->no_limit) {
 		struct stall_error *err = stall_task_iterator_walk(program, pid);
 

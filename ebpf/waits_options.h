@@ -19,6 +19,7 @@ struct stall_bpf_waits_options {
 	bool no_timer;		     // behave as on a kernel without BPF timers
 	bool at_rest;		     // attach nothing until stall_bpf_waits_attach()
 	bool no_attach;		     // behave as where the kernel refuses to attach
+	bool storage;		     // count what is written to files, and syncs: storage_loader.h
 	bool force; // also on kernels that are known to crash; for these programs none is known
 };
 #endif

@@ -142,6 +142,16 @@ static struct stall_wait_stat *find_stat(const struct stall_bpf_waits *waits,
 	return NULL;
 }
 
+bool stall_bpf_waits_find(const struct stall_bpf_waits *waits, const struct stall_wait_key *key,
+			  size_t *ret)
+{
+	const struct stall_wait_stat *stat = find_stat(waits, key);
+
+	if (stat)
+		*ret = stat - waits->stats;
+	return stat;
+}
+
 void stall_bpf_waits_set_role(struct stall_bpf_waits *waits, const struct stall_wait_key *key,
 			      enum stall_wait_role role)
 {

@@ -35,6 +35,9 @@ const volatile struct stall_wait_stat *stall_bpf_waits_stats(const struct stall_
 size_t stall_bpf_waits_made_count(const struct stall_bpf_waits *waits);
 // The index of such a stat. False: it is not known yet.
 bool stall_bpf_waits_made_stat(const struct stall_bpf_waits *waits, size_t number, size_t *ret);
+// The index of the stat of a key.
+bool stall_bpf_waits_find(const struct stall_bpf_waits *waits, const struct stall_wait_key *key,
+			  size_t *ret);
 // Sets the role of a futex word, for all waits on it from now on.
 void stall_bpf_waits_set_role(struct stall_bpf_waits *waits, const struct stall_wait_key *key,
 			      enum stall_wait_role role);

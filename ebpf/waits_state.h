@@ -85,6 +85,9 @@ struct stall_bpf_waits {
 	// Of uprobes_loader.c and async_loader.c.
 	struct stall_uprobes uprobes;
 	const char *async_why_not, *async_submit;
+	// Of storage_loader.c; the array is mapped as `stats`, for reading alone.
+	const struct stall_storage_stat *storage;
+	const char *dirty_why_not;
 };
 
 #endif

@@ -100,8 +100,22 @@ struct signal_struct {
 	struct list_head thread_head;
 };
 
+struct hlist_node {
+	struct hlist_node *next;
+};
+
+struct hlist_head {
+	struct hlist_node *first;
+};
+
+struct backing_dev_info {
+	unsigned int capabilities;
+};
+
 struct super_block {
 	unsigned int s_dev;
+	unsigned long s_flags;
+	struct backing_dev_info *s_bdi;
 };
 
 struct inode {
@@ -110,6 +124,12 @@ struct inode {
 	unsigned long i_ino;
 	long long i_size;
 	unsigned int i_generation;
+	unsigned int i_flags;
+	struct hlist_head i_dentry;
+};
+
+struct address_space {
+	struct inode *host;
 };
 
 struct qstr {
@@ -119,6 +139,9 @@ struct qstr {
 struct dentry {
 	struct dentry *d_parent;
 	struct qstr d_name;
+	union {
+		struct hlist_node d_alias;
+	} d_u;
 };
 
 struct path {
@@ -127,6 +150,8 @@ struct path {
 
 struct file {
 	struct inode *f_inode;
+	struct address_space *f_mapping;
+	unsigned int f_flags;
 	struct path f_path;
 };
 
@@ -145,6 +170,10 @@ struct mm_struct {
 
 struct sched_info {
 	unsigned long long last_arrival;
+};
+
+struct task_io_accounting {
+	__u64 write_bytes;
 };
 
 struct task_struct {
@@ -167,6 +196,7 @@ struct task_struct {
 	struct files_struct *files;
 	struct signal_struct *signal;
 	__u64 self_exec_id;
+	struct task_io_accounting ioac;
 	struct thread_struct thread;
 };
 

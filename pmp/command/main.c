@@ -162,6 +162,7 @@ static struct stall_error *reduce_privileges(const struct stall_options *options
 		.reads_processes = is_waits || is_serve || is_snap ||
 				   options->command == STALL_COMMAND_MEMORY ||
 				   options->command == STALL_COMMAND_SESSIONS ||
+				   options->command == STALL_COMMAND_STORAGE ||
 				   options->command == STALL_COMMAND_FEATURES,
 		.opens_programs = options->command == STALL_COMMAND_CORE ||
 				  options->command == STALL_COMMAND_RINGS,
@@ -235,6 +236,9 @@ static struct stall_error *run(const struct stall_options *options, bool *ret_pa
 		return stall_memory_run(&options->capture, STDIN_FILENO, STDOUT_FILENO);
 	case STALL_COMMAND_SESSIONS:
 		return stall_sessions_run(&options->capture, STDOUT_FILENO);
+	case STALL_COMMAND_STORAGE:
+		return stall_storage_run(&options->storage, options->pids,
+					 options->capture.pid_count, STDIN_FILENO, STDOUT_FILENO);
 	case STALL_COMMAND_FEATURES:
 		return stall_features_write(STDOUT_FILENO);
 	}

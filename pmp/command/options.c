@@ -51,6 +51,7 @@ enum option_id {
 	OPTION_HISTORY,
 	OPTION_INTERVAL,
 	OPTION_DURATION,
+	OPTION_SECONDS,
 	OPTION_FOLLOW,
 	OPTION_WATCH,
 	OPTION_CAPTURE_THRESHOLD,
@@ -69,6 +70,7 @@ enum option_id {
 #define RING (1u << STALL_COMMAND_RING)
 #define MEMORY (1u << STALL_COMMAND_MEMORY | 1u << STALL_COMMAND_SESSIONS)
 #define RINGS (1u << STALL_COMMAND_RINGS)
+#define STORAGE (1u << STALL_COMMAND_STORAGE)
 #define SAVED (CORE | RING)
 #define SYMBOLIZE (1u << STALL_COMMAND_SYMBOLIZE)
 #define PACK (1u << STALL_COMMAND_PACK)
@@ -78,7 +80,7 @@ static const struct {
 	struct option option;
 	unsigned int commands;
 } known_options[] = {
-	{{"pid", required_argument, NULL, OPTION_PID}, LIVE | WAITS | RINGS | MEMORY},
+	{{"pid", required_argument, NULL, OPTION_PID}, LIVE | WAITS | RINGS | MEMORY | STORAGE},
 	{{"backend", required_argument, NULL, OPTION_BACKEND}, LIVE | WAITS},
 	{{"allow-stop", no_argument, NULL, OPTION_ALLOW_STOP}, LIVE},
 	{{"stop-blocked-reads", no_argument, NULL, OPTION_STOP_BLOCKED_READS}, LIVE},
@@ -98,7 +100,7 @@ static const struct {
 	{{"output", required_argument, NULL, OPTION_OUTPUT},
 	 1u << STALL_COMMAND_SNAP | SAVED | PACK},
 	{{"force-overwrite", no_argument, NULL, OPTION_FORCE_OVERWRITE}, LIVE | SAVED | PACK},
-	{{"force", no_argument, NULL, OPTION_FORCE}, LIVE | WAITS},
+	{{"force", no_argument, NULL, OPTION_FORCE}, LIVE | WAITS | STORAGE},
 	{{"core", required_argument, NULL, OPTION_CORE}, CORE},
 	{{"exe", required_argument, NULL, OPTION_EXE}, CORE},
 	{{"sysroot", required_argument, NULL, OPTION_SYSROOT}, SAVED},
@@ -114,8 +116,9 @@ static const struct {
 	{{"poll-interval", required_argument, NULL, OPTION_POLL_INTERVAL}, WATCH},
 	{{"at-rest", no_argument, NULL, OPTION_AT_REST}, WATCH},
 	{{"history", no_argument, NULL, OPTION_HISTORY}, WATCH},
-	{{"interval", required_argument, NULL, OPTION_INTERVAL}, WATCH},
+	{{"interval", required_argument, NULL, OPTION_INTERVAL}, WATCH | STORAGE},
 	{{"duration", required_argument, NULL, OPTION_DURATION}, WAITS},
+	{{"seconds", required_argument, NULL, OPTION_SECONDS}, STORAGE},
 	{{"follow", no_argument, NULL, OPTION_FOLLOW}, WATCH},
 	{{"watch", no_argument, NULL, OPTION_WATCH}, SERVE},
 	{{"capture-threshold", required_argument, NULL, OPTION_CAPTURE_THRESHOLD}, SERVE},
@@ -132,7 +135,7 @@ static const char *const commands[] = {
 	[STALL_COMMAND_FEATURES] = "features", [STALL_COMMAND_WAITS] = "waits",
 	[STALL_COMMAND_RING] = "ring",	       [STALL_COMMAND_RINGS] = "rings",
 	[STALL_COMMAND_MEMORY] = "memory",     [STALL_COMMAND_SESSIONS] = "sessions",
-	[STALL_COMMAND_PACK] = "pack",
+	[STALL_COMMAND_PACK] = "pack",	       [STALL_COMMAND_STORAGE] = "storage",
 };
 
 static struct stall_error *add_pid(struct stall_options *options, const char *text)
@@ -297,10 +300,15 @@ static struct stall_error *apply_watch(struct stall_options *options, int id, co
 		options->watch.history = true;
 		return NULL;
 	case OPTION_INTERVAL:
+		if (options->command == STALL_COMMAND_STORAGE)
+			return stall_parse_seconds("interval", value,
+						   &options->storage.interval_ns);
 		options->interval_given = true;
 		return stall_parse_ms("interval", value, &options->waits.interval_ns);
 	case OPTION_DURATION:
 		return stall_parse_seconds("duration", value, &options->waits.duration_ns);
+	case OPTION_SECONDS:
+		return stall_parse_seconds("seconds", value, &options->storage.duration_ns);
 	case OPTION_FOLLOW:
 		options->waits.follow = options->serve.follow = true;
 		return NULL;
@@ -396,7 +404,7 @@ static struct stall_error *parse_options(struct stall_options *options, int argc
 	}
 	opterr = 0;
 	optind = 1;
-	while ((id = getopt_long(argc, argv, "+:h", long_options, &index)) != -1) {
+	while ((id = getopt_long(argc, argv, "+:hp:", long_options, &index)) != -1) {
 		const char *given = argv[optind - 1];
 		if (id == ':')
 			return stall_usage("%s: its value is missing", given);
@@ -406,11 +414,13 @@ static struct stall_error *parse_options(struct stall_options *options, int argc
 			options->command = STALL_COMMAND_HELP;
 			return NULL;
 		}
+		if (id == 'p') // the first one
+			index = 0;
 		if (!(known_options[index].commands & 1u << options->command))
 			return stall_usage("--%s: not an option of %s",
 					   known_options[index].option.name, argv[0]);
-		struct stall_error *err =
-			apply(options, id, known_options[index].option.name, optarg);
+		struct stall_error *err = apply(options, known_options[index].option.val,
+						known_options[index].option.name, optarg);
 		if (err)
 			return err;
 	}
@@ -425,9 +435,10 @@ static struct stall_error *check(const struct stall_options *options, const char
 {
 	unsigned int bit = 1u << options->command;
 
-	if (bit & (LIVE | WAITS | MEMORY) && !options->capture.pid_count)
+	if (bit & (LIVE | WAITS | MEMORY | STORAGE) && !options->capture.pid_count)
 		return stall_usage("%s: --pid is missing", command);
-	if (options->waits.interval_ns < MIN_INTERVAL_NS)
+	if (options->waits.interval_ns < MIN_INTERVAL_NS ||
+	    (options->storage.interval_ns && options->storage.interval_ns < MIN_INTERVAL_NS))
 		return stall_usage("--interval: not less than %d ms", MIN_INTERVAL_NS / 1000000);
 	if (bit & WAITS) {
 		struct stall_error *err = stall_option_watch_backend(&options->watch);
@@ -490,7 +501,7 @@ struct stall_error *stall_options_init(struct stall_options *options, int argc, 
 	*options = (struct stall_options){};
 	if (argc < 2)
 		return stall_usage("a command is missing: snap, serve, waits, core, ring, "
-				   "rings, memory, sessions, symbolize, pack or features");
+				   "rings, memory, sessions, storage, symbolize, pack or features");
 	err = parse_command(argv[1], &options->command);
 	if (err)
 		return err;

@@ -13,6 +13,7 @@
 #include "capture/capturer.h"
 #include "command/pack_command.h"
 #include "command/rings_command.h"
+#include "command/storage_command.h"
 #include "command/waits_command.h"
 #include "serve/serve.h"
 #include "watch/watch.h"
@@ -36,6 +37,7 @@ enum stall_command {
 	STALL_COMMAND_MEMORY,
 	STALL_COMMAND_SESSIONS,
 	STALL_COMMAND_PACK,
+	STALL_COMMAND_STORAGE,
 };
 
 struct stall_options {
@@ -57,6 +59,7 @@ struct stall_options {
 	struct stall_watch_options watch;
 	bool kind_given, interval_given;
 	struct stall_waits_options waits;
+	struct stall_storage_options storage;
 	struct stall_serve_options serve;
 	struct stall_rings_options rings;
 };

@@ -171,8 +171,8 @@ static struct stall_error *copy(const char *text, char **ret)
 	return NULL;
 }
 
-// Link of /proc/PID, as the target sees it. False: there is none (any more).
-static bool read_link(const struct stall_target *target, const char *link, char *ret, size_t size)
+bool stall_wait_file_link(const struct stall_target *target, const char *link, char *ret,
+			  size_t size)
 {
 	char path[PATH_MAX], root[PATH_MAX];
 	ssize_t length = readlinkat(target->procfd, link, path, sizeof(path) - 1);
@@ -185,7 +185,7 @@ static bool read_link(const struct stall_target *target, const char *link, char 
 	return true;
 }
 
-static bool cut_deleted(char *path)
+bool stall_wait_file_cut_deleted(char *path)
 {
 	static const char suffix[] = " (deleted)";
 	size_t length = strlen(path), cut = sizeof(suffix) - 1;
@@ -221,9 +221,10 @@ static bool path_of_descriptor(const struct stall_target *target,
 	if (file->fd < 0)
 		return false;
 	snprintf(link, sizeof(link), "fd/%d", file->fd);
-	if (!read_link(target, link, ret, size) || fstatat(target->procfd, link, &status, 0) < 0)
+	if (!stall_wait_file_link(target, link, ret, size) ||
+	    fstatat(target->procfd, link, &status, 0) < 0)
 		return false;
-	*ret_deleted = status.st_nlink == 0 && cut_deleted(ret);
+	*ret_deleted = status.st_nlink == 0 && stall_wait_file_cut_deleted(ret);
 	return stall_wait_file_is(&file->key, status.st_dev, status.st_ino) || has_name(ret, file);
 }
 
@@ -270,8 +271,8 @@ struct stall_error *stall_wait_file_path(const struct stall_target *target,
 		given[STALL_PATH] = '\0';
 		// The path of a record with an inode number was not an argument: it was searched
 		// for.
-		deleted = file->key.id2 && cut_deleted(given);
-		read_link(target, "cwd", cwd, sizeof(cwd));
+		deleted = file->key.id2 && stall_wait_file_cut_deleted(given);
+		stall_wait_file_link(target, "cwd", cwd, sizeof(cwd));
 		err = stall_wait_file_absolute(cwd, given, ret);
 	} else {
 		err = stall_wait_file_join(file, ret);

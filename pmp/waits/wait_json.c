@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "waits/wait_programs.h"
 
 #define MAX_STACKS 16 // of waiters, and of holders, in a line
 
@@ -291,25 +292,6 @@ static void write_numbers(struct stall_json *json, const char *key,
 	stall_json_close(json, '}');
 }
 
-static void write_programs(const struct stall_wait_line *line, struct stall_json *json)
-{
-	if (!line->program_count)
-		return;
-	stall_json_key(json, "programs");
-	stall_json_open(json, '[');
-	for (size_t i = 0; i < line->program_count; i++) {
-		const struct stall_wait_program *program = &line->programs[i];
-
-		stall_json_open(json, '{');
-		stall_json_member_string(json, "name", program->name);
-		stall_json_member_string(json, "attach", program->attach_point);
-		stall_json_member_bool(json, "ok", !program->why_not);
-		stall_json_member_string(json, "why_not", program->why_not);
-		stall_json_close(json, '}');
-	}
-	stall_json_close(json, ']');
-}
-
 static void write_rest(const struct stall_wait_rest *rest, struct stall_json *json)
 {
 	stall_json_key(json, "rest");
@@ -375,7 +357,8 @@ static void write_line(struct writer *writer)
 		stall_wait_history_write(line->history, json);
 	}
 	write_numbers(json, "lost", line->lost, line->lost_count, false);
-	write_programs(line, json);
+	if (line->program_count)
+		stall_wait_programs_write(line->programs, line->program_count, json);
 	stall_json_close(json, '}');
 }
 

@@ -48,6 +48,9 @@ class FileSums(msgspec.Struct, frozen=True, kw_only=True):
     """The device of the file system as the kernel has it, MAJOR:MINOR."""
     ino: Count
     deleted: bool = False
+    """It has no name any more, or got another one after it was closed."""
+    metadata: bool = False
+    """Pages of the file system itself, which no call has written to."""
     direct: bool = False
     """It was written with O_DIRECT."""
     dsync: bool = False

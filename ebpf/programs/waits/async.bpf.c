@@ -4,6 +4,7 @@
 #include "ebpf/programs/waits/files.bpf.h"
 #include "ebpf/programs/waits/records.bpf.h"
 #include "ebpf/programs/waits/stats.bpf.h"
+#include "ebpf/programs/waits/storage.bpf.h"
 
 #define ASYNC_CALLS 16384 // in flight at once
 
@@ -87,6 +88,9 @@ VERIFIED_ONCE int count_async_call(const struct async_call *call, __s64 result)
 		return 0;
 	__u32 kind = call->key.kind;
 	__u64 ns = now - call->start_ns;
+
+	if (counts_storage)
+		return end_storage_request(call, ns, result);
 	struct stall_wait_stat *stat = stat_at(get_or_create_stat(&call->key));
 	if (!stat || kind >= STALL_WAIT_KINDS)
 		return 0;

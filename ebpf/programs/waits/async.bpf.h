@@ -20,7 +20,7 @@ struct async_call {
 	__u32 slot; // of the thread that submitted it
 	__s32 tid;  // the slot may be another thread's by now
 	__u32 operation;
-	__u32 pad;
+	__u32 flags; // counting for storage: STALL_SLOT_DIRECT, STALL_SLOT_DSYNC
 };
 
 // Sets the key's file, and its kind where a write makes the file longer. `file`: the address of the

@@ -29,6 +29,14 @@
 	(BIT(FUTEX_WAKE) | BIT(FUTEX_WAKE_BITSET) | BIT(FUTEX_REQUEUE) | BIT(FUTEX_CMP_REQUEUE) |  \
 	 BIT(FUTEX_WAKE_OP) | BIT(FUTEX_UNLOCK_PI) | BIT(FUTEX_CMP_REQUEUE_PI))
 
+// The saved registers that are needed where their pointer cannot be passed.
+struct call_args {
+	__u64 regs; // their address
+	__u64 di, si, dx, r10;
+	__u32 number;
+	__u8 how, kind;
+};
+
 static __always_inline bool is_futex_operation(__u64 operation, __u32 set)
 {
 	operation &= FUTEX_CMD_MASK;

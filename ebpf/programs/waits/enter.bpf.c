@@ -9,6 +9,7 @@
 #include "ebpf/programs/waits/calls.bpf.h"
 #include "ebpf/programs/waits/records.bpf.h"
 #include "ebpf/programs/waits/slots.bpf.h"
+#include "ebpf/programs/waits/storage.bpf.h"
 #include "ebpf/programs/waits/uprobes.bpf.h"
 #include "ebpf/programs/waits/wait.bpf.h"
 
@@ -21,14 +22,6 @@ struct futex_waitv {
 
 struct iovec {
 	__u64 base, length;
-};
-
-// The saved registers that are needed where their pointer cannot be passed.
-struct call_args {
-	__u64 regs; // their address
-	__u64 di, si, dx, r10;
-	__u32 number;
-	__u8 how, kind;
 };
 
 static __always_inline int handle_futex_wait(struct pt_regs *regs, __u64 word, __u32 operation,
@@ -276,6 +269,8 @@ static __always_inline int handle_other(struct pt_regs *regs, __u32 number, stru
 		.kind = call.kind,
 	};
 
+	if (counts_storage)
+		return begin_storage_call(&args);
 	if (call.how >= STALL_CALL_MAPPING)
 		return handle_other_call(&args);
 	return handle_file_call(&args);

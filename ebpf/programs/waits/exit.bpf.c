@@ -10,6 +10,7 @@
 #include "ebpf/programs/waits/records.bpf.h"
 #include "ebpf/programs/waits/slots.bpf.h"
 #include "ebpf/programs/waits/stats.bpf.h"
+#include "ebpf/programs/waits/storage.bpf.h"
 #include "ebpf/programs/waits/wait.bpf.h"
 
 #define EAGAIN 11
@@ -61,6 +62,11 @@ static __always_inline int end_wait(struct end *end, struct stall_wait_slot *slo
 {
 	__u32 kind = slot->key.kind;
 	__u64 ns = end->now - slot->start_ns;
+
+	if (counts_storage) {
+		slot->seq = end->seq + 1;
+		return end_storage_call(slot, ns, end->result);
+	}
 	__u32 flags = wait_flags(slot, end->seq);
 
 	slot->seq = end->seq + 1;

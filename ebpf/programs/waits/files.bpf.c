@@ -11,8 +11,7 @@ struct {
 	__type(value, struct stall_wait_file);
 } file_buffers SEC(".maps");
 
-static __always_inline struct stall_wait_file *init_file(__u32 user,
-							 const struct stall_wait_slot *slot)
+static __always_inline struct stall_wait_file *init_file(__u32 user, __s32 tid, __s32 tgid)
 {
 	struct stall_wait_file *out = bpf_map_lookup_elem(&file_buffers, &user);
 
@@ -21,15 +20,13 @@ static __always_inline struct stall_wait_file *init_file(__u32 user,
 	__builtin_memset(out, 0, sizeof(*out));
 	out->magic = STALL_BPF_MAGIC;
 	out->type = STALL_RECORD_FILE;
-	out->tid = slot->tid;
-	out->tgid = slot->tgid;
+	out->tid = tid;
+	out->tgid = tgid;
 	return out;
 }
 
-static __always_inline void name_file(struct stall_wait_file *out, struct file *file)
+static __always_inline void name_file(struct stall_wait_file *out, struct dentry *dentry)
 {
-	struct dentry *dentry = BPF_CORE_READ(file, f_path.dentry);
-
 	for (__u32 i = 0; i < STALL_FILE_NAMES; i++) {
 		struct dentry *parent = BPF_CORE_READ(dentry, d_parent);
 
@@ -52,13 +49,40 @@ VERIFIED_ONCE int emit_file(__u32 user, struct stall_wait_slot *slot, struct sta
 
 	if (!slot || !stat)
 		return 0;
-	struct stall_wait_file *out = init_file(user, slot);
+	struct stall_wait_file *out = init_file(user, slot->tid, slot->tgid);
 	if (!out)
 		return 0;
 	out->key = stat->key;
 	out->fd = fd;
 	out->mode = BPF_CORE_READ(file, f_inode, i_mode);
-	name_file(out, file);
+	name_file(out, BPF_CORE_READ(file, f_path.dentry));
+	stat->announced = emit_bytes(out, sizeof(*out));
+	return 0;
+}
+
+// One of its names; NULL: it has none.
+static __always_inline struct dentry *dentry_of(struct inode *inode)
+{
+	void *alias = BPF_CORE_READ(inode, i_dentry.first);
+
+	if (!alias || !bpf_core_field_exists(((struct dentry *)0)->d_u.d_alias))
+		return NULL;
+	return alias - bpf_core_field_offset(struct dentry, d_u.d_alias);
+}
+
+VERIFIED_ONCE int emit_inode(__u32 user, __s32 tgid, struct stall_wait_stat *stat, __u64 address)
+{
+	struct inode *inode = (void *)address;
+
+	if (!stat)
+		return 0;
+	struct stall_wait_file *out = init_file(user, tgid, tgid);
+	if (!out)
+		return 0;
+	out->key = stat->key;
+	out->fd = -1;
+	out->mode = BPF_CORE_READ(inode, i_mode);
+	name_file(out, dentry_of(inode));
 	stat->announced = emit_bytes(out, sizeof(*out));
 	return 0;
 }
@@ -80,7 +104,7 @@ VERIFIED_ONCE __u32 get_or_create_path_stat(__u32 user, struct stall_wait_slot *
 
 	if (!slot || !key)
 		return 0;
-	struct stall_wait_file *out = init_file(user, slot);
+	struct stall_wait_file *out = init_file(user, slot->tid, slot->tgid);
 	if (!out)
 		return 0;
 	if (bpf_probe_read_user_str(out->path, sizeof(out->path), (void *)path) < 0)

@@ -15,12 +15,15 @@ enum file_user {
 	FILE_OF_ADOPTION,
 	FILE_OF_SUBMIT,
 	FILE_OF_COMPLETE,
+	FILE_OF_DIRTY,
 	FILE_USERS,
 };
 
 // Reports once for each key which file it is. `file`: the address of the kernel's struct.
 VERIFIED_ONCE int emit_file(__u32 user, struct stall_wait_slot *slot, struct stall_wait_stat *stat,
 			    __u64 file, __s32 fd);
+// The same of a file of which only the address of its inode is known.
+VERIFIED_ONCE int emit_inode(__u32 user, __s32 tgid, struct stall_wait_stat *stat, __u64 inode);
 // The stat of a call that names its file by path (an address in the program), which it reports too.
 VERIFIED_ONCE __u32 get_or_create_path_stat(__u32 user, struct stall_wait_slot *slot,
 					    struct stall_wait_key *key, __u64 path,

@@ -4,6 +4,7 @@
 #include "ebpf/programs/waits/files.bpf.h"
 #include "ebpf/programs/waits/slots.bpf.h"
 #include "ebpf/programs/waits/stats.bpf.h"
+#include "ebpf/programs/waits/storage.bpf.h"
 
 #define MAX_IOCBS 64	  // of one io_submit(2) that are followed
 #define MAX_IO_EVENTS 256 // of one io_getevents(2)
@@ -80,6 +81,16 @@ VERIFIED_ONCE int follow_iocb(__u64 address)
 		call.size = iocb.size;
 	call.value = iocb.offset;
 	call.operation = iocb.opcode;
+	if (counts_storage) {
+		struct storage_file of = {.file = (__u64)file,
+					  .user = FILE_OF_ENTER,
+					  .fd = iocb.fd,
+					  .how = iocb.rw_flags};
+
+		if (begin_storage_request(&call, slot, &of))
+			begin_async_call(&id, &call);
+		return 0;
+	}
 	set_async_file(&call, (__u64)file);
 	if (!is_enabled(call.key.kind))
 		return 0;
@@ -105,7 +116,8 @@ VERIFIED_ONCE int forget_iocb(__u64 address)
 	struct async_id id = iocb_id(address);
 	struct async_call call = {};
 
-	take_async_call(&id, &call);
+	if (take_async_call(&id, &call) && counts_storage)
+		end_storage_request(&call, 0, -1);
 	return 0;
 }
 

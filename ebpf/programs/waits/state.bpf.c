@@ -8,6 +8,7 @@ const volatile __u32 thread_mask = 0;
 const volatile __u32 stat_mask = 0;
 const volatile __u32 max_slots = 0;
 const volatile __u32 max_stack = 0;
+const volatile __u32 counts_storage = 0;
 const volatile __u32 record_mask = 0;
 const volatile __u64 record_cost_ns = 0;
 
@@ -28,6 +29,7 @@ struct threads_map threads SEC(".maps");
 struct slots_map slots SEC(".maps");
 struct free_slots_map free_slots SEC(".maps");
 struct stats_map stats SEC(".maps");
+struct storage_map storage SEC(".maps");
 struct made_stats_map made_stats SEC(".maps");
 struct record_ring records SEC(".maps");
 struct record_ring alarms SEC(".maps");

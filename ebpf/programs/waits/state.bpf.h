@@ -22,8 +22,9 @@ extern const volatile __u32 enabled_kinds; // bit of each enum stall_wait_kind
 extern const volatile __u32 thread_mask;   // of `threads`, whose size is a power of two
 extern const volatile __u32 stat_mask;	   // of the hash table in `stats`
 extern const volatile __u32 max_slots;
-extern const volatile __u32 max_stack;	 // bytes of a stack copy
-extern const volatile __u32 record_mask; // of `record_buffers`, whose size is a power of two
+extern const volatile __u32 max_stack;	    // bytes of a stack copy
+extern const volatile __u32 counts_storage; // not waits, but what is written to files
+extern const volatile __u32 record_mask;    // of `record_buffers`, whose size is a power of two
 extern const volatile __u64
 	record_cost_ns; // a second divided by the records that may be sent in it
 
@@ -89,6 +90,16 @@ struct stats_map {
 	__type(value, struct stall_wait_stat);
 };
 extern struct stats_map stats SEC(".maps");
+
+// As `stats`; one where waits are counted.
+struct storage_map {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct stall_storage_stat);
+};
+extern struct storage_map storage SEC(".maps");
 
 // Index + 1 of each stat that was ever made, in their order: few of them are.
 struct made_stats_map {

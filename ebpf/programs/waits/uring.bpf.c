@@ -5,6 +5,7 @@
 #include "ebpf/programs/waits/files.bpf.h"
 #include "ebpf/programs/waits/slots.bpf.h"
 #include "ebpf/programs/waits/stats.bpf.h"
+#include "ebpf/programs/waits/storage.bpf.h"
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
@@ -16,6 +17,7 @@ struct kiocb {
 struct io_rw {
 	struct kiocb kiocb;
 	__u32 len;
+	__s32 flags; // RWF_*
 };
 
 struct io_sync {
@@ -140,6 +142,25 @@ static __always_inline void set_request_path(struct io_kiocb *request, struct as
 				directory);
 }
 
+// Once its kind and its size are known.
+static __always_inline int handle_storage_request(struct io_kiocb *request,
+						  const struct async_id *id,
+						  struct async_call *call,
+						  struct stall_wait_slot *slot)
+{
+	struct io_rw *rw = (void *)request;
+	bool is_fixed = BPF_CORE_READ(request, flags) & REQ_F_FIXED_FILE;
+	struct storage_file of = {.user = FILE_OF_SUBMIT, .fd = BPF_CORE_READ(request, cqe.fd)};
+
+	if (call->key.kind == STALL_WAIT_WRITE && bpf_core_field_exists(rw->flags))
+		of.how = BPF_CORE_READ(rw, flags);
+	if (!is_fixed)
+		of.file = (__u64)file_of(bpf_get_current_task_btf(), of.fd);
+	if (begin_storage_request(call, slot, &of))
+		begin_async_call(id, call);
+	return 0;
+}
+
 static __always_inline int handle_request(struct io_kiocb *request)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
@@ -158,6 +179,8 @@ static __always_inline int handle_request(struct io_kiocb *request)
 	call.key.tgid = slot->tgid;
 	call.tid = slot->tid;
 	read_request(request, &call);
+	if (counts_storage)
+		return handle_storage_request(request, &id, &call, slot);
 	if (call.key.kind == STALL_WAIT_RENAME || call.key.kind == STALL_WAIT_UNLINK)
 		set_request_path(request, &call, slot);
 	else if (!(BPF_CORE_READ(request, flags) & REQ_F_FIXED_FILE))
@@ -174,6 +197,12 @@ static __always_inline int handle_completion(struct io_kiocb *request, __s64 res
 	if (!take_async_call(&id, &call))
 		return 0;
 	struct file *file = BPF_CORE_READ(request, file);
+
+	if (counts_storage) {
+		if (call.key.id || set_request_file(&call, (__u64)file))
+			count_async_call(&call, result);
+		return 0;
+	}
 	bool by_path = call.key.kind == STALL_WAIT_RENAME || call.key.kind == STALL_WAIT_UNLINK;
 	if (!by_path && !call.key.id)
 		set_file_key(&call.key, BPF_CORE_READ(file, f_inode));

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "storage/process_io.h"
+
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+
+static bool parse(const char *text, const char *name, uint64_t *ret)
+{
+	const char *line = strstr(text, name);
+
+	return line && sscanf(line + strlen(name), "%" SCNu64, ret) == 1;
+}
+
+bool stall_process_io_read(const struct stall_target *target, struct stall_process_io *ret)
+{
+	char text[1024] = "\n";
+	struct stall_process_io io;
+	_cleanup_close_ int fd = openat(target->procfd, "io", O_RDONLY | O_CLOEXEC);
+	ssize_t n = fd < 0 ? -1 : read(fd, text + 1, sizeof(text) - 2);
+
+	if (n <= 0)
+		return false;
+	text[n + 1] = '\0';
+	if (!parse(text, "\nwchar: ", &io.wchar) || !parse(text, "\nsyscw: ", &io.syscw) ||
+	    !parse(text, "\nwrite_bytes: ", &io.write_bytes) ||
+	    !parse(text, "\ncancelled_write_bytes: ", &io.cancelled_write_bytes))
+		return false;
+	*ret = io;
+	return true;
+}
