@@ -15,10 +15,11 @@ from pathlib import Path
 
 from stallscope.collectors.host.collecting import HostCollector, as_number
 
-__all__ = ["Disks"]
+__all__ = ["SECTOR", "Disks", "mounted_from"]
 
 MAX_DISKS = 64
-_SECTOR = 512  # whatever the device's own is: Documentation/admin-guide/iostats.rst
+SECTOR = 512
+"""Bytes, whatever the size of a device's own sectors is: Documentation/admin-guide/iostats.rst."""
 _MAX_TABLE = 1 << 20
 _NAMELESS = ("ram", "zram", "fd", "sr")
 
@@ -60,7 +61,7 @@ class Disks(HostCollector):
         self._device = (os.major(device), os.minor(device))
         # A file system on several devices (btrfs, overlay) has a device number of its own.
         if self._device[0] == 0:
-            self._source = _mounted_from(process / "mountinfo", self._device)
+            self._source = mounted_from(process / "mountinfo", self._device)
         self.datadir_missing = f"{datadir} is not on a block device of this host"
 
     def read(self, clock_ns: int) -> dict[str, float]:
@@ -102,9 +103,9 @@ class Disks(HostCollector):
 def _numbers(now: Counters, last: Counters | None, seconds: float) -> dict[str, float]:
     values = {
         "reads": now[0],
-        "read_bytes": now[2] * _SECTOR,
+        "read_bytes": now[2] * SECTOR,
         "writes": now[4],
-        "write_bytes": now[6] * _SECTOR,
+        "write_bytes": now[6] * SECTOR,
         "in_flight": now[8],
     }
     if len(now) > 15:
@@ -123,7 +124,7 @@ def _numbers(now: Counters, last: Counters | None, seconds: float) -> dict[str, 
     return values
 
 
-def _mounted_from(mountinfo: Path, device: tuple[int, int]) -> str | None:
+def mounted_from(mountinfo: Path, device: tuple[int, int]) -> str | None:
     """Return the kernel's name of the device that a file system says it is mounted from."""
     number = f"{device[0]}:{device[1]}"
     with contextlib.suppress(OSError), mountinfo.open("rb") as file:

@@ -27,9 +27,9 @@ STATUS = (
     " 'Innodb_data_fsyncs', 'Innodb_data_writes', 'Innodb_data_written',"
     " 'Innodb_dblwr_pages_written', 'Innodb_dblwr_writes', 'Innodb_log_write_requests',"
     " 'Innodb_log_writes', 'Innodb_lsn_current', 'Innodb_max_trx_id', 'Innodb_os_log_fsyncs',"
-    " 'Innodb_os_log_written', 'Innodb_pages_written', 'Innodb_redo_log_current_lsn',"
-    " 'Innodb_rows_deleted', 'Innodb_rows_inserted', 'Innodb_rows_updated', 'Questions',"
-    " 'Sort_merge_passes', 'Threads_running', 'Uptime')"
+    " 'Innodb_os_log_written', 'Innodb_page_size', 'Innodb_pages_written',"
+    " 'Innodb_redo_log_current_lsn', 'Innodb_rows_deleted', 'Innodb_rows_inserted',"
+    " 'Innodb_rows_updated', 'Questions', 'Sort_merge_passes', 'Threads_running', 'Uptime')"
 )
 VARIABLES = (
     "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('autocommit', 'binlog_commit_wait_count',"
@@ -76,6 +76,9 @@ def _read(session: SqlSession) -> StorageCounters:
         if value is not None:
             values[str(name)] = value
     settings = {str(n): one_line(str(v), _MAX_VALUE) for n, v in session.select(VARIABLES)}
+    # MySQL 5.5 has it as status alone.
+    if (page := values.pop("Innodb_page_size", None)) is not None:
+        settings.setdefault("innodb_page_size", f"{page:.0f}")
     missing: dict[str, str] = {}
     try:
         rows = session.select(TRANSACTIONS)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compare two captures, or two sets of them."""
+"""Compare two captures, two sets of them, or two saved reports of ``storage writes``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stallscope.analyzers.series import Sample, related, sample
 from stallscope.analyzers.server import release
 from stallscope.base.errors import Exit, StallscopeError
 from stallscope.base.text import one_line
-from stallscope.commands import _common, _inputs, _options
+from stallscope.commands import _common, _inputs, _options, _writes
 from stallscope.commands._together import Together
 from stallscope.model.capture import Capture
 from stallscope.reporters import course, facts, lines, progress, terminal
@@ -29,13 +29,17 @@ examples:
   stallscope diff quiet.jsonl.zst stall.jsonl.zst
   stallscope diff --lines 6 before/ after/
   stallscope diff --json a.txt b.txt | jq '.new[0].frames'
+  stallscope diff before.json after.json       # saved by storage writes -o
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     parser.add_argument(
-        "before", metavar="A", help="a capture, a dump, a directory of them, or an incident"
+        "before",
+        metavar="A",
+        help="a capture, a dump, a directory of them, or an incident; or a report that"
+        " storage writes saved",
     )
     parser.add_argument(
         "after", metavar="B", help="what to compare it with; one of the two may be -"
@@ -76,6 +80,8 @@ class _Side(msgspec.Struct):
 
 def run(args: argparse.Namespace) -> Exit:
     """Analyze both sides, and print what is new, more, fewer and gone."""
+    if (saved := _writes.both(args.before, args.after)) is not None:
+        return _writes.compare(saved, (args.before, args.after), args)
     signatures = catalog.load(args.signatures)
     before = _side(args.before, args, signatures)
     after = _side(args.after, args, signatures)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write one HTML file that shows captures, an incident or a comparison."""
+"""Write one HTML file that shows captures, an incident, a comparison, or where bytes went."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from stallscope.analyzers import catalog, engine, groups, importers
 from stallscope.base import atomicfile, extras
 from stallscope.base.errors import Exit, StallscopeError, UsageError
 from stallscope.base.text import one_line
-from stallscope.commands import _common, _inputs, _options, _store
+from stallscope.commands import _common, _inputs, _options, _store, _writes
 from stallscope.model.capture import Capture
 from stallscope.reporters import progress
 
 if TYPE_CHECKING:
+    from stallscope.model.storagewrites import WritesReport
+    from stallscope.reporters.html.assets import Assets
     from stallscope.reporters.html.page import Builder
     from stallscope.store import StoredIncident
 
@@ -28,6 +30,7 @@ examples:
   stallscope report stall.jsonl.zst -o stall.html
   stallscope report 20261121T145012.345Z-mariadbd-4711 -o incident.html
   stallscope report before.jsonl.zst after.jsonl.zst --compare -o change.html
+  stallscope report writes.json -o writes.html     # saved by storage writes -o
 """
 
 MAX_CAPTURES = 500
@@ -70,9 +73,10 @@ def run(args: argparse.Namespace) -> Exit:
     from stallscope.reporters.html.page import Builder
 
     bundle = assets.load()
-    to_stdout = args.output == Path("-")
-    if not to_stdout:
+    if args.output != Path("-"):
         atomicfile.check_can_create(args.output, force=args.force)
+    if (saved := _writes.saved(args.inputs)) is not None:
+        return _of_writes(saved, args, bundle)
     signatures = catalog.load(args.signatures)
     builder = Builder(compare=args.compare)
     stored = None if args.compare else _incident(args)
@@ -81,15 +85,34 @@ def run(args: argparse.Namespace) -> Exit:
     else:
         whole = _add_files(builder, args, signatures)
     page = builder.render(bundle)
-    if to_stdout:
-        sys.stdout.buffer.write(page)
-        sys.stdout.flush()
+    if _write(page, args):
         return Exit.DONE if whole else Exit.PARTIAL
-    atomicfile.write(args.output, [page], force=args.force)
     print(one_line(builder.main.verdict, 2000))
     many = "1 capture" if len(builder) == 1 else f"{len(builder)} captures"
     print(f"{one_line(str(args.output))}: {many}, {len(page) / 1e6:.1f} MB")
     return Exit.DONE if whole else Exit.PARTIAL
+
+
+def _write(page: bytes, args: argparse.Namespace) -> bool:
+    """Write the page; return whether it went to standard output."""
+    if args.output == Path("-"):
+        sys.stdout.buffer.write(page)
+        sys.stdout.flush()
+        return True
+    atomicfile.write(args.output, [page], force=args.force)
+    return False
+
+
+def _of_writes(saved: WritesReport, args: argparse.Namespace, bundle: Assets) -> Exit:
+    """Write the page of a saved report of ``storage writes``."""
+    from stallscope.reporters.html import storagepage
+
+    if args.compare:
+        raise UsageError("--compare takes captures: stallscope diff compares reports of writes")
+    page = storagepage.render(saved, bundle)
+    if not _write(page, args):
+        print(f"{one_line(str(args.output))}: where the bytes went, {len(page) / 1e6:.1f} MB")
+    return Exit.DONE
 
 
 def _incident(args: argparse.Namespace) -> StoredIncident | None:

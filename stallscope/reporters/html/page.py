@@ -34,7 +34,7 @@ from stallscope.reporters.lines import short_name
 from stallscope.reporters.samplelines import TITLES
 from stallscope.reporters.sentence import Speaker
 
-__all__ = ["COLUMNS", "Builder", "embedded"]
+__all__ = ["COLUMNS", "Builder", "embedded", "environment"]
 
 TEMPLATES = Path(__file__).resolve().parent / "templates"
 MAX_CHANGES = 12
@@ -126,13 +126,6 @@ class Builder:
 
     def render(self, assets: Assets) -> bytes:
         """Return the page. There is at least one capture."""
-        environment = jinja2.Environment(
-            loader=jinja2.FileSystemLoader(TEMPLATES),
-            autoescape=True,
-            undefined=jinja2.StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-        )
         value = self._packer.value()
         value["kind"] = self._kind()
         value["main"] = self._main
@@ -144,27 +137,31 @@ class Builder:
         value["fired"] = timeline.marks(fired)
         graph = value["captures"][self._main]["graph"]
         keys, other_keys = histograms.keys(self._lines)
-        page = environment.get_template("report.html.j2").render(
-            assets=assets,
-            columns=COLUMNS,
-            compare=self._changes() if self._compare else None,
-            data=embedded(value),
-            groups=self._groups,
-            heading=self._heading(),
-            histograms=histograms.build(self._lines),
-            incident=None if self._incident is None else _incident(self._incident),
-            keys=keys,
-            other_keys=other_keys,
-            main=self.main,
-            notes=[*self._notes, *self._left_out()],
-            policy=_policy(assets),
-            moments=sum(len(capture["moments"]) for capture in value["captures"]),
-            sampled=any(m["ran"] for capture in value["captures"] for m in capture["moments"]),
-            rows=_rows(value, self._main),
-            title=shown(f"stallscope: {self.main.headline}", 120),
-            tree=list(waitgraph.walk(graph)),
-            version=package.version(),
-            views=self._views,
+        page = (
+            environment()
+            .get_template("report.html.j2")
+            .render(
+                assets=assets,
+                columns=COLUMNS,
+                compare=self._changes() if self._compare else None,
+                data=embedded(value),
+                groups=self._groups,
+                heading=self._heading(),
+                histograms=histograms.build(self._lines),
+                incident=None if self._incident is None else _incident(self._incident),
+                keys=keys,
+                other_keys=other_keys,
+                main=self.main,
+                notes=[*self._notes, *self._left_out()],
+                policy=_policy(assets),
+                moments=sum(len(capture["moments"]) for capture in value["captures"]),
+                sampled=any(m["ran"] for capture in value["captures"] for m in capture["moments"]),
+                rows=_rows(value, self._main),
+                title=shown(f"stallscope: {self.main.headline}", 120),
+                tree=list(waitgraph.walk(graph)),
+                version=package.version(),
+                views=self._views,
+            )
         )
         return page.encode("utf-8", "backslashreplace")
 
@@ -202,6 +199,17 @@ class Builder:
                 )
             ],
         }
+
+
+def environment() -> jinja2.Environment:
+    """Return what makes pages of the templates."""
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
 
 
 def embedded(value: Any) -> str:
