@@ -32,10 +32,12 @@ __all__ = [
     "better",
     "counted",
     "factor",
+    "head",
     "memory_of",
     "prepare",
     "rates",
     "short",
+    "signature",
     "slow_disk",
     "snapped",
     "written_bytes",
@@ -92,18 +94,19 @@ def snapped(pid: int, sizes: Sizes) -> Verdict:
     for nr in range(1 if sizes.quick else BURSTS):
         progress(f"snap, burst {nr + 1}")
         said.append(snapshots.run(pid))
-    names = [_signature(text) for text in said]
+    names = [signature(text) for text in said]
     name, times = Counter(names).most_common(1)[0]
-    lines = _head(said[names.index(name)])
+    lines = head(said[names.index(name)])
     return Verdict("stallscope snap -p PID", (*lines, f"({times} of {len(said)} bursts say so)"))
 
 
-def _signature(text: str) -> str:
+def signature(text: str) -> str:
+    """Return the signature that the first lines of ``snap`` name."""
     found = SIGNATURE.search(text)
     return found[1] if found else NO_STALL
 
 
-def _head(text: str) -> list[str]:
+def head(text: str) -> list[str]:
     """Return the first lines: what stalls, and its name."""
     lines = []
     for line in text.splitlines():
@@ -191,8 +194,8 @@ def memory_of(pid: int) -> tuple[int, int]:
 
 def short(value: float) -> str:
     """Return a number for a sentence: three digits that say something, with thousands marked."""
-    if abs(value) >= 1000:
-        digits = len(str(int(abs(value)))) - 3
+    if abs(value) >= 999.5:
+        digits = len(str(round(abs(value)))) - 3
         return f"{round(value, -digits):,.0f}"
     return f"{value:.3g}"
 

@@ -16,21 +16,29 @@ CHECKOUT = Path(__file__).resolve().parents[3]
 PAGE = CHECKOUT / "docs" / "experiments.md"
 PICTURES = CHECKOUT / "docs" / "img"
 COMMAND = "./scripts/bench experiments --only {}"
-HEAD = """\
-# The seeds' experiments, run again
-
-This project comes from posts of 2009 to 2017 about servers that stall, about what a durable commit costs, and about bytes that are written twice. This page runs their experiments again on real servers of this machine: the number that they reported beside ours, what stallscope says at that moment, and what their fix gains here. All figures are of one virtual machine with {cpus} CPUs, Linux {kernel}; the clients share the CPUs with the server.
-
+INTRODUCTION = (
+    "This project comes from posts of 2009 to 2017: about servers that stall, about what a durable"
+    " commit costs, and about bytes that are written twice. This page runs their experiments again"
+    " on real servers: the number of the post beside ours, what stallscope says at that moment, and"
+    " what the fix gains. All figures are of one virtual machine with {cpus} CPUs, Linux {kernel}."
+    " The clients share the CPUs with the server."
+)
+READING = (
+    "A figure is the median of some windows; the lowest and the highest are in brackets. **Shows"
+    " it** says whether the effect is there, whatever the absolute numbers are: *yes*, *partly* or"
+    " *no*. The section says why. **Verdict** is the signature that `stallscope snap` names during"
+    " the experiment. The results that this page was written from are in `tests/data/experiments`."
+)
+COMMANDS = """\
     ./scripts/setup --tests
     ./scripts/bench experiments                    # all, {minutes} minutes
     ./scripts/bench experiments --only acid        # one; --quick shows only that it works
-    ./scripts/bench experiments --page             # writes this page from the results
-
-A figure is the median of some windows, with the lowest and the highest in brackets. **Shows it** says whether the effect is there, whatever the absolute numbers: *yes*, *partly*, or *no*; the section says why. The results are kept in `tests/data/experiments` (of this page) and `build/experiments` (of your run).
-
-| experiment | the seed | here | shows it | verdict | fix | after the fix |
-| --- | --- | --- | --- | --- | --- | --- |
+    ./scripts/bench experiments --page             # writes this page from build/experiments
 """
+TABLE = (
+    "| experiment | the seed | here | shows it | verdict | fix | after the fix |\n"
+    "| --- | --- | --- | --- | --- | --- | --- |"
+)
 NO_VERDICT = "none"
 
 
@@ -64,8 +72,14 @@ def render_page(experiments: Sequence[Experiment], results: Mapping[str, Result]
     """Return the page."""
     one = results[experiments[0].name]
     seconds = sum(result.seconds for result in results.values())
-    text = HEAD.format(cpus=one.cpus, kernel=one.kernel.split("-")[0], minutes=round(seconds / 60))
-    lines = [text.rstrip("\n")]
+    lines = [
+        "# The seeds' experiments, run again",
+        INTRODUCTION.format(cpus=one.cpus, kernel=one.kernel.split("-")[0]),
+        COMMANDS.format(minutes=round(seconds / 60)).rstrip("\n"),
+        READING,
+        TABLE,
+    ]
+    lines = "\n\n".join(lines).split("\n")
     lines += [_row(item, results[item.name]) for item in experiments]
     for item in experiments:
         lines += ["", *_section(item, results[item.name])]

@@ -28,8 +28,8 @@ from tests.support.stalls.load import sysbench_load
 
 __all__ = ["FORCE_INDEX", "THREAD_CONCURRENCY"]
 
-THREADS = 64
-LIMIT = 8
+THREADS = 16
+LIMIT = 4
 ONLY = ("--skip_trx=on", "--point_selects=0", "--order_ranges=0", "--distinct_ranges=0")
 QUERIES = {
     "ranges of 100 rows": (*ONLY, "--simple_ranges=1", "--sum_ranges=0", "--range_size=100"),

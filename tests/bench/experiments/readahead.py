@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -14,11 +12,11 @@ from typing import Any, NamedTuple
 
 import pymysql
 
-from tests.bench import progress, snapshots
-from tests.bench.experiments.measures import factor, short, snapped
+from tests.bench import progress
+from tests.bench.experiments.measures import asked, factor, short, snapped
 from tests.bench.experiments.model import Case, Drawing, Experiment, Found, Sizes, Verdict
 from tests.bench.linechart import Band, Chart, Line
-from tests.bench.stats import Figure, Row, Section, figure
+from tests.bench.stats import BenchError, Figure, Row, Section, figure
 from tests.support.servers import MySQL55, Unavailable
 from tests.support.servers.clients import idle_connections
 from tests.support.servers.sql import Connection
@@ -109,13 +107,6 @@ def _course(server: MySQL55, start: float, seconds: float) -> list[Moment]:
     return seen
 
 
-def _poke(pid: int, *options: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-P", "-m", "stallscope", "poke", "-p", str(pid), *options],
-        capture_output=True, text=True, timeout=60, check=False, **snapshots.PLACE,
-    )  # fmt: skip
-
-
 def measure(sizes: Sizes) -> Found:
     if reason := device_missing():
         raise Unavailable(reason)
@@ -132,15 +123,19 @@ def measure(sizes: Sizes) -> Found:
             courses.append(_course(server, start, phases[0][1]))
             verdict = snapped(server.pid, sizes._replace(quick=True))
             progress("read-ahead: poked")
-            poked = _poke(server.pid, POKE, "--yes")
-            if poked.returncode != 0:
-                raise Unavailable(f"stallscope poke: {poked.stderr.strip()}")
-            courses.append(_course(server, start, phases[1][1]))
-            undone = _poke(server.pid, "--undo", "last")
+            seconds = phases[1][1]
+            records = ("--records", str(device.folder / "pokes"))
+            poked = asked(
+                ["poke", POKE, "-p", str(server.pid), "--for", f"{seconds:g}", "--yes", *records],
+                lambda line: bool(line.strip()),
+                f"stallscope poke {POKE} -p PID --for {seconds:g} --yes",
+            )
+            if poked.missing:
+                raise BenchError(f"{poked.command}: {poked.missing}")
+            courses.append(_course(server, start, seconds))
+            # Its supervisor undoes it meanwhile.
             courses.append(_course(server, start, phases[2][1]))
-    said = Verdict(f"stallscope poke -p PID {POKE} --yes", tuple(poked.stdout.splitlines()))
-    back = Verdict("stallscope poke -p PID --undo ID", tuple(undone.stdout.splitlines()))
-    return _found([name for name, _ in phases], courses, (verdict, said, back))
+    return _found([name for name, _ in phases], courses, (verdict, poked))
 
 
 def _settled(course: Sequence[Moment]) -> Sequence[Moment]:
@@ -168,7 +163,8 @@ def _found(
     return Found(
         ours=f"{short(on)} → {short(off)} running threads;"
         f" {_rate(courses[0], 'queries'):.1f} → {_rate(courses[1], 'queries'):.1f} queries/s",
-        after=f"{short(off)} running while poked, {short(_running(courses[2]).median)} after the undo",
+        after=f"{short(off)} running while poked; {short(_running(courses[2]).median)} after it was"
+        " undone",
         shows="yes" if times >= 3 else "partly" if times >= 1.3 else "no",
         verdicts=said,
         tables=(
