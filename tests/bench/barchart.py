@@ -16,7 +16,7 @@ __all__ = ["Bar", "Bars", "Group", "draw"]
 FILLS = ("#8a8f98", "#2f6fdb", "#c4552d", "#2e8b57")
 TOP, BOTTOM = 74, 46
 BAR, BETWEEN, GROUP = 20, 4, 14
-LABELS = 250
+LABELS = 290
 """Room for the names of groups."""
 FIGURES = 110
 """Room for the figure behind the longest bar."""
