@@ -8,12 +8,12 @@ import time
 from tests.bench import progress
 from tests.bench.barchart import Bars, Group
 from tests.bench.experiments.measures import (
-    SlowDisk,
+    SlowReads,
     bar,
     better,
     rates,
     short,
-    slow_disk,
+    slow_reads,
     snapped,
 )
 from tests.bench.experiments.model import Case, Drawing, Experiment, Found, Sizes
@@ -33,13 +33,13 @@ LOG = (
 AT_THE_END = "INSERT INTO log (v) VALUES (REPEAT(MD5(RAND()), 218))"
 
 
-def _inserted(server: MySQL55, disk: SlowDisk, sizes: Sizes) -> tuple[Figure, float]:
+def _inserted(server: MySQL55, reads: SlowReads, sizes: Sizes) -> tuple[Figure, float]:
     """Return rows a second, and how many reads the disk had at a time (Little's law)."""
-    _, before = disk.counts()
+    before = reads.count()
     start = time.monotonic()
     rows = rates(lambda: server.status("Innodb_rows_inserted"), sizes, "rows/s")
-    reads = (disk.counts()[1] - before) / (time.monotonic() - start)
-    return rows, reads * READ_MS / 1000
+    rate = (reads.count() - before) / (time.monotonic() - start)
+    return rows, rate * READ_MS / 1000
 
 
 def measure(sizes: Sizes) -> Found:
@@ -48,24 +48,24 @@ def measure(sizes: Sizes) -> Found:
     roomy = "the same, pool of 512 MB"
     at_the_end = "at the end of the index, pool of 8 MB"
     server = MySQL55(*INDEX_LOCK_OPTIONS)
-    with slow_disk(server) as disk, server:
+    with slow_reads(server) as reads, server:
         progress("fat-rows: a pool that is too small")
         with index_lock(server, CLIENTS):
-            disk.answer(read_ms=READ_MS)
-            found[small] = _inserted(server, disk, sizes)
+            reads.take(READ_MS)
+            found[small] = _inserted(server, reads, sizes)
             verdict = snapped(server.pid, sizes)
-            disk.answer()
+            reads.take(0)
         server.execute(LOG)
         load = slap(server, "fat", AT_THE_END, concurrency=CLIENTS, queries=100_000_000)
         with load_program(server, load, "log", lambda: True, "inserts"):
-            disk.answer(read_ms=READ_MS)
-            found[at_the_end] = _inserted(server, disk, sizes)
-            disk.answer()
+            reads.take(READ_MS)
+            found[at_the_end] = _inserted(server, reads, sizes)
+            reads.take(0)
     server = MySQL55(*INDEX_LOCK_OPTIONS, ROOMY)
-    with slow_disk(server) as disk, server, index_lock(server, CLIENTS):
+    with slow_reads(server) as reads, server, index_lock(server, CLIENTS):
         progress("fat-rows: a pool that holds the index")
-        disk.answer(read_ms=READ_MS)
-        found[roomy] = _inserted(server, disk, sizes)
+        reads.take(READ_MS)
+        found[roomy] = _inserted(server, reads, sizes)
     slow, in_flight = found[small]
     return Found(
         ours=f"{short(slow.median)} rows/s from {CLIENTS} clients; {in_flight:.1f} reads at a time",

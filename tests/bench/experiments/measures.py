@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rates in windows of time, a disk that is slow, and what stallscope says meanwhile."""
+"""Rates in windows of time, reads that are slow, and what stallscope says meanwhile."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.targets import target_path
 
 __all__ = [
     "BURSTS",
-    "SlowDisk",
+    "SlowReads",
     "asked",
     "bar",
     "better",
@@ -38,7 +38,7 @@ __all__ = [
     "rates",
     "short",
     "signature",
-    "slow_disk",
+    "slow_reads",
     "snapped",
     "written_bytes",
 ]
@@ -132,47 +132,47 @@ def asked(words: Sequence[str], wanted: Callable[[str], bool], shown: str) -> Ve
     return Verdict(shown, lines, missing="" if lines else "its output has nothing of this")
 
 
-class SlowDisk:
-    """The disk of a server: tests/targets/slow_disk_preload.c."""
+class SlowReads:
+    """How slow the reads of a server are: tests/targets/slow_reads_preload.c."""
 
     def __init__(self, file: Path) -> None:
         with file.open("r+b") as opened:
             self._map = mmap.mmap(opened.fileno(), 0)
 
-    def answer(self, sync_ms: float = 0.0, read_ms: float = 0.0) -> None:
-        """Let each sync, and each read of a page, take so much longer from now on."""
-        struct.pack_into("=QQ", self._map, 0, round(sync_ms * 1000), round(read_ms * 1000))
+    def take(self, milliseconds: float) -> None:
+        """Let each read of a page take so much longer from now on."""
+        struct.pack_into("=Q", self._map, 0, round(milliseconds * 1000))
 
-    def counts(self) -> tuple[int, int]:
-        """Return how many syncs and reads there were."""
-        syncs, reads = struct.unpack_from("=QQ", self._map, 16)
-        return syncs, reads
+    def count(self) -> int:
+        """Return how many there were."""
+        (reads,) = struct.unpack_from("=Q", self._map, 8)
+        return int(reads)
 
     def close(self) -> None:
         self._map.close()
 
 
 @contextmanager
-def slow_disk(server: SqlServer) -> Iterator[SlowDisk]:
-    """Give a server, which is started inside of the block, a disk that can be made slow."""
+def slow_reads(server: SqlServer) -> Iterator[SlowReads]:
+    """Give a server, which is started inside of the block, reads that can be made slow."""
     home = Path(tempfile.mkdtemp(prefix="stallscope-slow-", dir="/tmp"))
     try:
         home.chmod(0o755)
-        library = Path(shutil.copy(target_path("slow_disk.so"), home / "slow_disk.so"))
+        library = Path(shutil.copy(target_path("slow_reads.so"), home / "slow_reads.so"))
         library.chmod(0o755)
-        file = home / "disk"
-        file.write_bytes(bytes(32))
+        file = home / "reads"
+        file.write_bytes(bytes(16))
         server.give_to_server(file)
         server.env = {
             **server.env,
             "LD_PRELOAD": str(server.inside(library)),
-            "STALL_SLOW_DISK": str(server.inside(file)),
+            "STALL_SLOW_READS": str(server.inside(file)),
         }
-        disk = SlowDisk(file)
+        reads = SlowReads(file)
         try:
-            yield disk
+            yield reads
         finally:
-            disk.close()
+            reads.close()
     finally:
         shutil.rmtree(home, ignore_errors=True)
 

@@ -10,14 +10,14 @@ from contextlib import ExitStack, contextmanager
 from tests.bench import progress
 from tests.bench.barchart import Bars, Group
 from tests.bench.experiments.measures import (
-    SlowDisk,
+    SlowReads,
     bar,
     better,
     factor,
     prepare,
     rates,
     short,
-    slow_disk,
+    slow_reads,
     snapped,
 )
 from tests.bench.experiments.model import Case, Drawing, Experiment, Found, Sizes, Verdict
@@ -70,13 +70,13 @@ def _opening(server: SqlServer, tables: int) -> Iterator[None]:
         yield
 
 
-def _opened(server: SqlServer, disk: SlowDisk, tables: int, seconds: float) -> float:
+def _opened(server: SqlServer, reads: SlowReads, tables: int, seconds: float) -> float:
     """Return tables opened a second by a server that was just started: it knows none of them."""
     server.shut_down()
-    disk.answer()
+    reads.take(0)
     server.start()
     before = server.status("Opened_tables")
-    disk.answer(read_ms=READ_MS)
+    reads.take(READ_MS)
     start = time.monotonic()
     with _opening(server, tables):
         while True:
@@ -86,12 +86,12 @@ def _opened(server: SqlServer, disk: SlowDisk, tables: int, seconds: float) -> f
                 return opened / passed
 
 
-def _said(server: SqlServer, disk: SlowDisk, tables: int, sizes: Sizes) -> Verdict:
+def _said(server: SqlServer, reads: SlowReads, tables: int, sizes: Sizes) -> Verdict:
     """Return what is said while the tables are opened for the first time."""
     server.shut_down()
-    disk.answer()
+    reads.take(0)
     server.start()
-    disk.answer(read_ms=READ_MS)
+    reads.take(READ_MS)
     with _opening(server, tables):
         return snapped(server.pid, sizes)
 
@@ -105,17 +105,17 @@ def measure_opening(sizes: Sizes) -> Found:
         (f"{OLD}, statistics of 1 page", MySQL55(*SMALL_POOL, "--innodb-stats-sample-pages=1")),
         (NEW, MySQL97(*SMALL_POOL, "--innodb-buffer-pool-load-at-startup=OFF")),
     ):
-        with slow_disk(made) as disk, made as server:
+        with slow_reads(made) as reads, made as server:
             progress(f"opening-tables: {name}")
             _many_tables(server, tables)
             times = 1 if sizes.quick else sizes.windows
             found[name] = figure(
-                [_opened(server, disk, tables, 2 * sizes.seconds) for _ in range(times)],
+                [_opened(server, reads, tables, 2 * sizes.seconds) for _ in range(times)],
                 "tables/s",
             )
             if verdict is None:
-                verdict = _said(server, disk, tables, sizes)
-            disk.answer()
+                verdict = _said(server, reads, tables, sizes)
+            reads.take(0)
     assert verdict is not None
     slow, fewer, new = (figures.median for figures in found.values())
     return Found(

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Preloaded into a server that a benchmark starts itself: its files lie on a disk that answers each
-// sync, and each read of a page, so much later. Calls wait beside each other, as on a disk with many
-// heads or behind a network; the real disk is idle meanwhile.
-// STALL_SLOW_DISK names a file of four 64-bit numbers, which may change while the server runs: the
-// microseconds that a sync and a read take longer, and how many of each there were.
+// Preloaded into a server that a benchmark starts itself: each read of a page takes so much longer.
+// Reads wait beside each other, as on a disk with many heads or behind a network; the real disk is
+// idle meanwhile. (What slow_sync_fs does for syncs: through it O_DIRECT would read nothing late.)
+// STALL_SLOW_READS names a file of two 64-bit numbers, which may change while the server runs: the
+// microseconds that a read takes longer, and how many there were.
+
 // With it, glibc's header would give pread() and pread64() one name.
 #undef _FILE_OFFSET_BITS
 #include <dlfcn.h>
@@ -18,31 +19,27 @@
 // Smaller ones are of other files than those with pages.
 #define PAGE_MIN 4096
 
-struct slow_disk {
-	uint64_t sync_us, read_us;
-	uint64_t syncs, reads;
+struct slow_reads {
+	uint64_t us, count;
 };
 
-static struct slow_disk *disk;
-static int (*real_fsync)(int), (*real_fdatasync)(int);
+static struct slow_reads *reads;
 static ssize_t (*real_pread64)(int, void *, size_t, off64_t);
 
-static __attribute__((constructor)) void slow_disk_preload(void)
+static __attribute__((constructor)) void slow_reads_preload(void)
 {
-	const char *path = getenv("STALL_SLOW_DISK");
+	const char *path = getenv("STALL_SLOW_READS");
 	void *map;
 	int fd;
 
-	real_fsync = dlsym(RTLD_NEXT, "fsync");
-	real_fdatasync = dlsym(RTLD_NEXT, "fdatasync");
 	real_pread64 = dlsym(RTLD_NEXT, "pread64");
 	fd = path ? open(path, O_RDWR | O_CLOEXEC) : -1;
 	if (fd < 0)
 		return;
-	map = mmap(NULL, sizeof(*disk), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	map = mmap(NULL, sizeof(*reads), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	close(fd);
 	if (map != MAP_FAILED)
-		disk = map;
+		reads = map;
 }
 
 static void wait_us(uint64_t us)
@@ -55,32 +52,13 @@ static void wait_us(uint64_t us)
 	errno = saved;
 }
 
-static int synced(int ret)
-{
-	if (disk) {
-		__atomic_add_fetch(&disk->syncs, 1, __ATOMIC_RELAXED);
-		wait_us(__atomic_load_n(&disk->sync_us, __ATOMIC_RELAXED));
-	}
-	return ret;
-}
-
-int fsync(int fd)
-{
-	return synced(real_fsync(fd));
-}
-
-int fdatasync(int fd)
-{
-	return synced(real_fdatasync(fd));
-}
-
 ssize_t pread64(int fd, void *bytes, size_t count, off64_t offset)
 {
 	ssize_t ret = real_pread64(fd, bytes, count, offset);
 
-	if (disk && count >= PAGE_MIN) {
-		__atomic_add_fetch(&disk->reads, 1, __ATOMIC_RELAXED);
-		wait_us(__atomic_load_n(&disk->read_us, __ATOMIC_RELAXED));
+	if (reads && count >= PAGE_MIN) {
+		__atomic_add_fetch(&reads->count, 1, __ATOMIC_RELAXED);
+		wait_us(__atomic_load_n(&reads->us, __ATOMIC_RELAXED));
 	}
 	return ret;
 }
