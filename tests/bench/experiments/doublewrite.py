@@ -117,7 +117,7 @@ def measure(sizes: Sizes) -> Found:
         ours=f"{short(on.transactions.median)} → {short(off.transactions.median)} TPS"
         f" ({better(off.transactions.median, on.transactions.median)}); {share:.2f} of the bytes"
         " a transaction",
-        after="as on the left, on a disk that writes a page of 16 KB as a whole or not at all",
+        after="the setting is the fix, where the disk writes a page of 16 KB wholly or not at all",
         shows="yes" if gain >= 1.3 and share < 0.7 else "partly" if share < 0.7 else "no",
         verdicts=on.verdicts,
         tables=(

@@ -30,10 +30,12 @@ __all__ = ["READ_AHEAD"]
 CLIENTS = 120
 THINK = 4.0
 """Seconds between two queries of a client: they come whether or not the disk keeps up."""
-PAGES = 80
-"""That a query reads one after the other: a whole extent of 64 at least, so that the next one is
-read ahead."""
-READ = 36 << 20
+EXTENT = 64
+"""Pages that a query reads one after the other: those of one extent, and no more, so that all of
+the next one is read ahead in vain."""
+FRAGMENTS = 32
+"""Pages of an index that come before its extents."""
+READ = 40 << 20
 """Bytes that the disk gives in a second: enough for the queries, too little with what is read in
 vain."""
 PHASES = (("read-ahead on", 20.0), ("poked: off", 20.0), ("on again", 15.0))
@@ -63,10 +65,10 @@ class _Client(threading.Thread):
         self._ended.wait(self._random.uniform(0, THINK))
         with suppress(pymysql.err.Error, OSError), self._connection.cursor() as cursor:
             while not self._ended.is_set():
-                first = self._random.randrange(1, ROWS - 2 * PAGES)
+                page = FRAGMENTS + EXTENT * self._random.randrange(ROWS // 2 // EXTENT - 2)
                 cursor.execute(
                     "SELECT SUM(LENGTH(v)) FROM pages WHERE id BETWEEN %s AND %s",
-                    (first, first + 2 * PAGES - 1),
+                    (2 * page + 1, 2 * (page + EXTENT)),
                 )
                 self._ended.wait(self._random.uniform(0, 2 * THINK))
 
@@ -170,7 +172,7 @@ def _found(
         tables=(
             Section(
                 "read-ahead",
-                f"{CLIENTS} clients that think for {THINK:g} s between ranges of {PAGES} pages,"
+                f"{CLIENTS} clients that think for {THINK:g} s between ranges of {EXTENT} pages,"
                 f" a disk that gives {READ >> 20} MB/s, MySQL 5.5.9",
                 tuple(
                     Row(
@@ -208,8 +210,8 @@ READ_AHEAD = Experiment(
     "read-ahead",
     "A poke stops read-ahead",
     Case("2,000 → 10 running threads", "Mituzas 2010, read-ahead"),
-    "Clients read ranges that end somewhere in an extent, so that each one has the next extent read"
-    " ahead in vain, from a disk that has no room for that. `stallscope poke` sets"
+    "Clients read ranges of one extent (64 pages), so that each has the next extent read ahead in"
+    " vain, from a disk that has no room for that. `stallscope poke` sets"
     " `srv_startup_is_before_trx_rollback_phase`, which linear read-ahead asks, and undoes it.",
     "`stallscope poke` for the night; from 5.5 on `innodb_read_ahead_threshold = 64`",
     measure,
