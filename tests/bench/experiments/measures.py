@@ -50,6 +50,7 @@ CHANGING = re.compile(r" \(pid \d+\)")
 SETTLE = 0.5
 """Seconds of a load that are not measured: its connections are made, caches are filled."""
 PATIENCE = 120.0
+MOST_LINES = 24
 
 
 def rates(read: Callable[[], float], sizes: Sizes, unit: str, settle: float = SETTLE) -> Figure:
@@ -128,8 +129,10 @@ def asked(words: Sequence[str], wanted: Callable[[str], bool], shown: str) -> Ve
     )  # fmt: skip
     if done.returncode not in (0, 3):
         return Verdict(shown, (), missing=(done.stderr.strip().splitlines() or ["no output"])[-1])
-    lines = tuple(line for line in done.stdout.splitlines() if wanted(line))
-    return Verdict(shown, lines, missing="" if lines else "its output has nothing of this")
+    lines = [line for line in done.stdout.splitlines() if wanted(line)]
+    if len(lines) > MOST_LINES:
+        lines[MOST_LINES:] = [f"({len(lines) - MOST_LINES} more lines)"]
+    return Verdict(shown, tuple(lines), missing="" if lines else "its output has nothing of this")
 
 
 class SlowReads:

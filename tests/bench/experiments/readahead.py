@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read-ahead that reads in vain, switched off in the live server."""
+"""Read-ahead that nobody needs, switched off in the live server."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pymysql
 
 from tests.bench import progress
-from tests.bench.experiments.measures import asked, factor, short, snapped
+from tests.bench.experiments.measures import asked, counted, factor, short, snapped
 from tests.bench.experiments.model import Case, Drawing, Experiment, Found, Sizes, Verdict
 from tests.bench.linechart import Band, Chart, Line
 from tests.bench.stats import BenchError, Figure, Row, Section, figure
@@ -31,13 +31,13 @@ CLIENTS = 120
 THINK = 4.0
 """Seconds between two queries of a client: they come whether or not the disk keeps up."""
 EXTENT = 64
-"""Pages that a query reads one after the other: those of one extent, and no more, so that all of
-the next one is read ahead in vain."""
+"""Pages that a query reads one after the other: those of one extent, and no more: the next one is
+read ahead, and nobody needs it."""
 FRAGMENTS = 32
 """Pages of an index that come before its extents."""
 READ = 40 << 20
-"""Bytes that the disk gives in a second: enough for the queries, too little with what is read in
-vain."""
+"""Bytes that the disk gives in a second: enough for the queries, too little with what nobody
+needs."""
 PHASES = (("read-ahead on", 20.0), ("poked: off", 20.0), ("on again", 15.0))
 STEP = 0.5
 POKE = "linear-read-ahead"
@@ -54,7 +54,7 @@ class Moment(NamedTuple):
 
 
 class _Client(threading.Thread):
-    """One that queries now and then."""
+    """One that queries at intervals."""
 
     def __init__(self, number: int, connection: Connection[Any], ended: threading.Event) -> None:
         super().__init__()
@@ -93,9 +93,7 @@ def _clients(server: MySQL55, count: int) -> Iterator[None]:
 
 def _look(server: MySQL55, start: float) -> Moment:
     names = ("Threads_running", "Com_select", "Innodb_buffer_pool_read_ahead")
-    found = {
-        str(row[0]): int(row[1]) for row in server.query("SHOW GLOBAL STATUS") if row[0] in names
-    }
+    found = counted(server, *names)
     return Moment(time.monotonic() - start, *(found[name] for name in names))
 
 
@@ -210,8 +208,8 @@ READ_AHEAD = Experiment(
     "read-ahead",
     "A poke stops read-ahead",
     Case("2,000 → 10 running threads", "Mituzas 2010, read-ahead"),
-    "Clients read ranges of one extent (64 pages), so that each has the next extent read ahead in"
-    " vain, from a disk that has no room for that. `stallscope poke` sets"
+    "Clients read ranges of one extent (64 pages), and the server reads the next extent ahead,"
+    " which nobody needs, from a disk that has no room for that. `stallscope poke` sets"
     " `srv_startup_is_before_trx_rollback_phase`, which linear read-ahead asks, and undoes it.",
     "`stallscope poke` for the night; from 5.5 on `innodb_read_ahead_threshold = 64`",
     measure,
