@@ -96,7 +96,7 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
         read(tmp_path / "acid.json")
     with pytest.raises(BenchError, match="no experiment nothing: there are one-row-update"):
         list(sections("mariadb", False, ("nothing",), Places(tmp_path)))
-    other = Result("another/9", "acid", "", "", 2, 1.0, False, Found("", "", "no", (), ()))
+    other = Result("another/9", "acid", "", "", 2, 1.0, 0.0, False, Found("", "", "no", (), ()))
     (tmp_path / "acid.json").write_bytes(msgspec.json.encode(other))
     with pytest.raises(BenchError, match=f"is of another/9, not {SCHEMA}"):
         read(tmp_path / "acid.json")

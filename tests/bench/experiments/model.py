@@ -75,6 +75,8 @@ class Result(msgspec.Struct, frozen=True):
     cpus: int
     seconds: float
     """That it took."""
+    load: float
+    """Load average before it."""
     quick: bool
     found: Found
 

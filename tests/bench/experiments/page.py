@@ -125,7 +125,8 @@ def _section(item: Experiment, result: Result) -> Iterator[str]:
     yield ""
     yield item.story
     yield ""
-    yield f"`{COMMAND.format(item.name)}`, {result.date}, {result.seconds:.0f} s."
+    measured = f"{result.date}, {result.seconds:.0f} s, load average {result.load:.2f} before it"
+    yield f"`{COMMAND.format(item.name)}`, {measured}."
     yield ""
     for drawing in found.drawings:
         yield f"![{drawing.text}](img/{picture(drawing)})"

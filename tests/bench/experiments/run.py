@@ -81,7 +81,7 @@ def sections(server: str, quick: bool, only: Sequence[str], places: Places) -> I
 
 
 def _run(experiment: Experiment, sizes: Sizes, folder: Path) -> Iterator[Section]:
-    start = time.monotonic()
+    start, load = time.monotonic(), os.getloadavg()[0]
     try:
         found = experiment.measure(sizes)
     except Unavailable as error:
@@ -95,6 +95,7 @@ def _run(experiment: Experiment, sizes: Sizes, folder: Path) -> Iterator[Section
         platform.release(),
         os.cpu_count() or 0,
         round(time.monotonic() - start, 1),
+        round(load, 2),
         sizes.quick,
         found,
     )
