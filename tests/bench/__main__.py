@@ -25,6 +25,7 @@ from tests.bench import (
     corpus,
     endings,
     endurance,
+    experiments,
     fit,
     inproc,
     introspection,
@@ -84,6 +85,11 @@ verdict  whether one burst names a live stall, and is silent without one: stalls
          sampling; the name of a stall (scripts/stall --help), or healthy-SERVER
 endings  whether the statement that the first lines print ends a live stall; --only NAME of one
          (scripts/stall --help)
+experiments
+         the experiments of the documents that this project comes from (docs/experiments.md):
+         one-row-update, opening-tables, fat-rows, acid, rows-per-transaction, doublewrite,
+         read-ahead, partitions, thread-concurrency, lock-open, force-index, snapshots,
+         connections, jemalloc; results go to --results; --page writes the page from these
 report   how long the HTML report takes to write and to open in Chromium, and its size (no root)
 lighthouse
          what Lighthouse says of the report's accessibility: a score of 100 (no root)
@@ -115,6 +121,7 @@ BENCHES: dict[str, Callable[..., Iterator[Section]]] = {
     "agent": agent.sections,
     "analyze": analyze.sections,
     "endings": endings.sections,
+    "experiments": experiments.sections,
     "report": report.sections,
     "pause": pause.sections,
     "poke": poke.sections,
@@ -224,6 +231,16 @@ def arguments() -> argparse.Namespace:
     of_syncs.add_argument("--delay", type=float, action="append", metavar="MS", help="default 0, 5")
     of_syncs.add_argument(
         "--from", dest="measured", metavar="F/S", default="1/1", help="the setting measured"
+    of_experiments = parser.add_argument_group("experiments")
+    of_experiments.add_argument(
+        "--results",
+        type=Path,
+        metavar="DIR",
+        default=Path("build/experiments"),
+        help="where results are kept, one file each (build/experiments)",
+    )
+    of_experiments.add_argument(
+        "--page", action="store_true", help="measure nothing: write docs/experiments.md from them"
     )
     options = parser.parse_args()
     if options.bench not in ANY_SERVER and options.server not in SERVERS:
@@ -247,6 +264,9 @@ def measure(options: argparse.Namespace) -> list[Section]:
     if options.bench == "overhead":
         given = overhead.Options(options.seed, options.rounds, options.stalls, options.svg)
         measured = functools.partial(measured, options=given)
+    if options.bench == "experiments":
+        places = experiments.Places(options.results, options.page)
+        measured = functools.partial(measured, places=places)
     if options.bench == "agent":
         measured = functools.partial(measured, faults=options.faults)
     if options.bench == "verdict":

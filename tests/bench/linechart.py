@@ -50,6 +50,8 @@ class Chart:
     y_name: str
     lines: Sequence[Line]
     bands: Sequence[Band] = ()
+    dots: bool = False
+    """Mark each point: there are few, and what is between them was not measured."""
 
 
 def ticks(most: float, about: int) -> list[float]:
@@ -112,6 +114,13 @@ def draw(chart: Chart) -> str:
             for across, height in [at(x, y)]
         )
         parts.append(f'<path class="line" stroke="{colour}" d="{path}"/>')
+        if chart.dots:
+            parts += [
+                f'<circle cx="{across:.1f}" cy="{height:.1f}" r="3.5" fill="{colour}"/>'
+                for x, y in line.points
+                if y is not None
+                for across, height in [at(x, y)]
+            ]
     parts += legend(chart)
     return "\n".join([*parts, "</svg>", ""])
 

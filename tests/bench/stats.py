@@ -15,7 +15,7 @@ class BenchError(Exception):
     """A measurement could not be made, or what was measured was not what it claims to be."""
 
 
-class Figure(msgspec.Struct, frozen=True):
+class Figure(msgspec.Struct, frozen=True, tag=True):
     """The median of some runs, and how they spread."""
 
     median: float
@@ -39,7 +39,7 @@ def figure(values: Sequence[float], unit: str) -> Figure:
     )
 
 
-class Interval(msgspec.Struct, frozen=True):
+class Interval(msgspec.Struct, frozen=True, tag=True):
     """An estimate and its 95 % confidence interval (tests/bench/blocks.py)."""
 
     value: float

@@ -40,7 +40,12 @@ class Cgroup(NamedTuple):
         self._write("memory.limit_in_bytes" if self.old else "memory.max", size)
 
     def limit_io(
-        self, device: int, reads: int | None, writes: int | None, read_bytes: int | None
+        self,
+        device: int,
+        reads: int | None,
+        writes: int | None,
+        read_bytes: int | None,
+        write_bytes: int | None = None,
     ) -> None:
         """Let so much a second reach the disk of this ``st_dev``; None is no limit."""
         disk = f"{os.major(device)}:{os.minor(device)}"
@@ -48,8 +53,9 @@ class Cgroup(NamedTuple):
             self._write("blkio.throttle.read_iops_device", f"{disk} {reads or 0}")
             self._write("blkio.throttle.write_iops_device", f"{disk} {writes or 0}")
             self._write("blkio.throttle.read_bps_device", f"{disk} {read_bytes or 0}")
+            self._write("blkio.throttle.write_bps_device", f"{disk} {write_bytes or 0}")
         else:
-            limits = {"riops": reads, "wiops": writes, "rbps": read_bytes}
+            limits = {"riops": reads, "wiops": writes, "rbps": read_bytes, "wbps": write_bytes}
             texts = [f"{name}={limit or 'max'}" for name, limit in limits.items()]
             self._write("io.max", f"{disk} {' '.join(texts)}")
 

@@ -135,6 +135,8 @@ def slap(
         f"--socket={server.socket}",
         "--user=root",
         "--silent",
+        # MySQL 9.7 would have it make keys for each connection.
+        "--skip-ssl",
         f"--create-schema={database}",
         "--no-drop",
         f"--concurrency={concurrency}",

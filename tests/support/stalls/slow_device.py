@@ -23,6 +23,7 @@ def slow_device(
     reads: int | None = None,
     writes: int | None = None,
     read_bytes: int | None = None,
+    write_bytes: int | None = None,
 ) -> Iterator[None]:
     """Let the server have so much of its device in a second; None is no limit."""
     controller = io_controller()
@@ -30,7 +31,7 @@ def slow_device(
         raise Unavailable("no cgroup controller limits the requests to a disk here")
     disk = os.stat(device.folder).st_dev
     with limited(controller) as group:
-        group.limit_io(disk, reads, writes, read_bytes)
+        group.limit_io(disk, reads, writes, read_bytes, write_bytes)
         group.add(server.pid)
         try:
             yield
