@@ -65,12 +65,14 @@ def has(rows: dict[str, Row], name: str) -> float:
     return value
 
 
-def random_rows(server: SqlServer, table: str, options: str, rows: int = 400) -> None:
-    """Fill a table with what cannot be compressed."""
+def random_rows(
+    server: SqlServer, table: str, options: str, rows: int = 400, parts: int = 40
+) -> None:
+    """Fill a table with what cannot be compressed, 64 bytes a part."""
     server.execute(
-        f"CREATE TABLE d.{table} (a INT PRIMARY KEY, b VARBINARY(3000)) {options}",
+        f"CREATE TABLE d.{table} (a INT PRIMARY KEY, b LONGBLOB) {options}",
         f"INSERT INTO d.{table} SELECT seq, CAST(CONCAT("
-        + ", ".join(f"UNHEX(SHA2(CONCAT(seq, '-{i}'), 512))" for i in range(40))
+        + ", ".join(f"UNHEX(SHA2(CONCAT(seq, '-{i}'), 512))" for i in range(parts))
         + f") AS BINARY) FROM seq_1_to_{rows}",
     )
 
@@ -176,7 +178,8 @@ def test_page_compression_fails_on_random_data(server: SqlServer) -> None:
             "CREATE TABLE d.small (a INT PRIMARY KEY, b CHAR(250)) PAGE_COMPRESSED=1",
             "INSERT INTO d.small SELECT seq, 'x' FROM seq_1_to_20000",
         )
-        random_rows(server, "random", "PAGE_COMPRESSED=1")
+        # Pages of long values alone are full to their end.
+        random_rows(server, "random", "PAGE_COMPRESSED=1", rows=50, parts=600)
         # Pages are compressed when they are written.
         server.execute("FLUSH TABLES d.random, d.small FOR EXPORT", "UNLOCK TABLES")
 
