@@ -56,7 +56,7 @@ def fine(rule: str, what: str, *sources: str) -> Finding:
 
 
 def unknown(rule: str, what: str, fix: str | None = None, *sources: str) -> Finding:
-    """Return that a rule cannot tell."""
+    """Return that a rule cannot decide."""
     text = f"not known: {one_line(what)}"
     return Finding(rule, "unknown", text, fix=fix, sources=tuple(map(clean, sources)))
 

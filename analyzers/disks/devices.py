@@ -157,7 +157,7 @@ def cache(facts: DiskFacts, device: Device) -> Iterator[Finding]:
         yield wrong(
             "write-cache",
             "loss",
-            f"{device.name} caches writes, and the kernel was told that it does not",
+            f"{device.name} caches writes, and the kernel has it as write through",
             "The kernel sends no flush: after a loss of power, transactions that were committed"
             " are gone and pages torn, whatever innodb_flush_log_at_trx_commit says. Right only"
             " if the cache has a battery.",

@@ -82,7 +82,7 @@ def blocks(facts: DiskFacts, mount: FileSystem) -> Iterator[Finding]:
 
 
 def copies(facts: DiskFacts, mount: FileSystem) -> Iterator[Finding]:
-    """btrfs writes each changed page elsewhere, unless it is told not to."""
+    """btrfs writes each changed page elsewhere, unless it must not."""
     if mount.kind != "btrfs":
         return
     everywhere = "nodatacow" in mount.options

@@ -69,7 +69,7 @@ _ORDER = {"degraded": 0, "unknown": 1, "ok": 2}
 
 
 def advise(facts: DiskFacts) -> tuple[Finding, ...]:
-    """Return what was looked at, then what is wrong (what loses data first), what is not known, and
+    """Return what was checked, then what is wrong (what loses data first), what is not known, and
     what is as it should be."""
     found = [
         finding
@@ -86,11 +86,11 @@ def advise(facts: DiskFacts) -> tuple[Finding, ...]:
     # A rule can meet the same subject from two sides.
     found = list(dict.fromkeys(found))
     found.sort(key=lambda finding: (_ORDER[finding.status], _RISKS[finding.risk]))
-    return (*_looked_at(facts), *found)
+    return (*_checked(facts), *found)
 
 
-def _looked_at(facts: DiskFacts) -> Iterator[Finding]:
-    """Say which directories, mounts and devices were looked at."""
+def _checked(facts: DiskFacts) -> Iterator[Finding]:
+    """Say which directories, mounts and devices were checked."""
     for place in facts.places:
         mount = facts.mount_of(place)
         where = f"{place.role} {place.path}"

@@ -60,7 +60,7 @@ def direct_io(facts: DiskFacts) -> Iterator[Finding]:
             f"innodb_flush_method = {method or 'O_DIRECT'}, and {mount.kind} at {mount.point} has"
             " no direct I/O",
             "Pages are in the buffer pool and in the page cache, so the host needs twice the"
-            " memory; the server is told otherwise.",
+            " memory; the server expects otherwise.",
             "move the data to XFS or ext4; or plan memory for both",
             None,
             *sources,

@@ -155,7 +155,9 @@ class _Gathering:
         number = _number(os.stat(here).st_dev)
         theirs = self._without_root(here)
         mount, who, path = mounts.mount_of(self._theirs, theirs, number), self._who, theirs
-        if mount is None or (mount.number != number and mount.kind != "btrfs"):
+        # In a recorded tree no number is that of the mount.
+        other = mount is not None and mount.number != number and mount.kind != "btrfs"
+        if mount is None or (other and self._tree.root == Path("/")):
             # Under chroot a server's own list has only what is mounted below its root.
             path = self._tree.real(f"/proc/{self._who}/root{theirs}") or theirs
             mount, who = mounts.mount_of(self._own, path, number) or mount, "self"

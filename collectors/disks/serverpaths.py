@@ -16,7 +16,7 @@ __all__ = ["OpenFile", "open_files", "options_of", "places"]
 
 _SERVER_GROUPS = ("mysqld", "server", "mariadb", "mariadbd")
 MAX_FILES = 16_384
-"""The most open files that are looked at."""
+"""The most open files that are checked."""
 _MAX_PLACES = 64
 
 # What a server calls its files where no option says otherwise.
@@ -78,7 +78,7 @@ def options_of(argv: Sequence[str], *, files: bool) -> tuple[dict[str, str], tup
             group_suffix=given.get("defaults_group_suffix"),
         )
         try:
-            # Not those of whoever runs this.
+            # Not those of the user who runs this.
             read = optionfiles.read(
                 sources,
                 groups=_SERVER_GROUPS,

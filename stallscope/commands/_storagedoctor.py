@@ -24,7 +24,7 @@ _SQL_SECONDS = 10.0
 
 
 def checks(args: argparse.Namespace) -> Iterator[Check]:
-    """Yield what was looked at, what is wrong, and what is not known."""
+    """Yield what was checked, what is wrong, and what is not known."""
     # Imported here: other checks do not need it.
     from stallscope.analyzers.disks.rules import advise
     from stallscope.collectors.disks.gather import Subject, gather

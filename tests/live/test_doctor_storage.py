@@ -241,7 +241,7 @@ def test_overlay_and_tmpfs(
             check = wrong(checks, "memory", memory)
             assert "binlog of the server: in memory" in check["what"]
             assert check["what"].startswith("can lose data: ")
-            # The disk below the overlay was looked at too.
+            # The disk below the overlay was checked too.
             is_fine(checks, "journal", folder)
 
 

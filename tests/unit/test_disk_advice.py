@@ -189,7 +189,7 @@ def test_each_rule_has_a_case() -> None:
             assert any(f'"{rule}"' in source for rule in tried), source
 
 
-def test_nothing_is_wrong_and_all_that_was_looked_at_is_listed() -> None:
+def test_nothing_is_wrong_and_all_that_was_checked_is_listed() -> None:
     found = rules.advise(GOOD)
     assert {finding.status for finding in found} == {"ok"}
     named = {finding.rule for finding in found}
