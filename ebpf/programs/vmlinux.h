@@ -114,7 +114,7 @@ struct backing_dev_info {
 
 struct super_block {
 	unsigned int s_dev;
-	unsigned long s_flags;
+	unsigned long s_flags, s_magic;
 	struct backing_dev_info *s_bdi;
 };
 
@@ -137,6 +137,7 @@ struct qstr {
 };
 
 struct dentry {
+	struct inode *d_inode;
 	struct dentry *d_parent;
 	struct qstr d_name;
 	union {

@@ -12,9 +12,10 @@
 #define O_DIRECT 0040000
 #define RWF_DSYNC 2 // include/uapi/linux/fs.h
 #define RWF_SYNC 4
-#define S_SYNC 1	    // include/linux/fs.h
-#define SB_SYNCHRONOUS 16   // include/linux/fs.h
-#define BDI_CAP_WRITEBACK 1 // include/linux/backing-dev.h
+#define S_SYNC 1			 // include/linux/fs.h
+#define SB_SYNCHRONOUS 16		 // include/linux/fs.h
+#define OVERLAYFS_SUPER_MAGIC 0x794c7630 // include/uapi/linux/magic.h
+#define BDI_CAP_WRITEBACK 1		 // include/linux/backing-dev.h
 #define PAGE_BYTES 4096
 #define MAX_ORDER 20 // of a folio
 #define SYS_pwritev2 328
@@ -32,6 +33,12 @@ struct folio___6_6 {
 
 struct folio___5_18 {
 	unsigned char _folio_order;
+};
+
+/* Of the module overlay, where it is loaded. */
+struct ovl_inode {
+	struct inode vfs_inode;
+	struct dentry *__upperdentry;
 };
 
 #pragma clang attribute pop
@@ -97,7 +104,15 @@ static __always_inline __u64 flags_of_inode(struct inode *inode)
 // The inode whose pages are written: of overlayfs, that of the file below.
 static __always_inline struct inode *inode_of(struct file *file)
 {
-	return BPF_CORE_READ(file, f_mapping, host);
+	struct inode *inode = BPF_CORE_READ(file, f_mapping, host), *upper;
+
+	if (!bpf_core_type_exists(struct ovl_inode) ||
+	    BPF_CORE_READ(inode, i_sb, s_magic) != OVERLAYFS_SUPER_MAGIC)
+		return inode;
+	struct ovl_inode *overlay =
+		(void *)inode - bpf_core_field_offset(struct ovl_inode, vfs_inode);
+	upper = BPF_CORE_READ(overlay, __upperdentry, d_inode);
+	return upper ? upper : inode;
 }
 
 static __always_inline bool has_data(struct inode *inode)
@@ -294,6 +309,7 @@ VERIFIED_ONCE int begin_storage_request(struct async_call *call, struct stall_wa
 		return 0;
 	set_file_key(&call->key, inode_of(file));
 	call->flags = of->flags;
+	mark(found, of->flags);
 	// Of a write and the sync that is linked to it both begin now.
 	if (is_sync(call->key.kind))
 		call->size = take_unsynced(index);
@@ -394,9 +410,6 @@ VERIFIED_ONCE int count_dirty(__u64 address, __u64 bytes, bool is_mapped)
 		return 0;
 	if (!stat->announced) {
 		found->flags |= flags_of_inode(inode);
-		// No call has written to it: a block device under its file system, a tree of btrfs.
-		if (!is_regular(inode))
-			found->flags |= STALL_STORAGE_METADATA;
 		emit_inode(FILE_OF_DIRTY, *pid, stat, address);
 	}
 	if (found->flags & STALL_STORAGE_UNCHARGED)
