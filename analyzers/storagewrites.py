@@ -39,7 +39,7 @@ MAX_NOTES = 40
 _MAX_TEXT = 4000
 _SYSTEM = "ibdata"
 _CLOSE = 0.03
-"""What process_write_bytes and the classes may differ by without a word."""
+"""What process_write_bytes and the classes may differ by without a message."""
 _FAR = 1.3
 """Times as much as both: then charged bytes are no measure of what went to the device."""
 _ENOUGH = 1 << 20
@@ -386,7 +386,7 @@ def _unaccounted(
         why = "in the classes, but without a request: pages that became dirty through mappings"
         found.append(Unaccounted("mmap", mapped, why))
     elif not all(item.mapped_known for item in sums.values()):
-        why = "pages that became dirty through mappings cannot be told from others here"
+        why = "pages that became dirty through mappings are not known apart from others here"
         found.append(Unaccounted("mmap", None, why))
     if io is not None and io.cancelled_write_bytes:
         why = "in the classes, but not written: the files were truncated or removed before"
@@ -473,7 +473,7 @@ def _notes(
     ):
         yield (
             "a doublewrite buffer in the system tablespace (ibdata1) counts as data: only SQL"
-            " tells how much that is"
+            " says how much that is"
         )
     ended = sum(line.ended for line in measured.lines)
     if ended:
