@@ -136,7 +136,7 @@ VERIFIED_ONCE __u32 get_or_create_storage(struct stall_wait_slot *slot, struct s
 	if (!slot || !of)
 		return 0;
 	struct file *file = (void *)of->file;
-	struct inode *inode = inode_of(file);
+	struct inode *inode = (void *)of->inode;
 	__u32 index = stat_of_inode(slot->tgid, inode), flags = BPF_CORE_READ(file, f_flags);
 	struct stall_wait_stat *stat = stat_at(index);
 	struct stall_storage_stat *found = storage_at(index);
@@ -203,7 +203,8 @@ VERIFIED_ONCE int begin_storage_call(struct call_args *args)
 	__u32 kind = args->kind;
 	bool of_process = kind == STALL_WAIT_MSYNC || kind == STALL_WAIT_SYNCFS;
 	struct file *file = of_process ? NULL : file_of(task, args->di);
-	if (!of_process && (!file || (kind == STALL_WAIT_WRITE && !has_data(inode_of(file)))))
+	struct inode *inode = file ? inode_of(file) : NULL;
+	if (!of_process && (!file || (kind == STALL_WAIT_WRITE && !has_data(inode))))
 		return 0;
 	struct stall_wait_slot *slot = get_or_create_slot(task, &at);
 	if (!slot)
@@ -211,6 +212,7 @@ VERIFIED_ONCE int begin_storage_call(struct call_args *args)
 	end_missed_wait(slot);
 	struct stall_wait_key key = {.tgid = slot->tgid, .kind = kind};
 	struct storage_file of = {.file = (__u64)file,
+				  .inode = (__u64)inode,
 				  .user = FILE_OF_ENTER,
 				  .fd = args->di,
 				  .how = flags_of_call(args)};
@@ -301,13 +303,15 @@ VERIFIED_ONCE int begin_storage_request(struct async_call *call, struct stall_wa
 	call->value = of->how;
 	if (!file)
 		return 1;
-	if (call->key.kind == STALL_WAIT_WRITE && !has_data(inode_of(file)))
+	struct inode *inode = inode_of(file);
+	if (call->key.kind == STALL_WAIT_WRITE && !has_data(inode))
 		return 0;
+	of->inode = (__u64)inode;
 	__u32 index = get_or_create_storage(slot, of);
 	struct stall_storage_stat *found = storage_at(index);
 	if (!found)
 		return 0;
-	set_file_key(&call->key, inode_of(file));
+	set_file_key(&call->key, inode);
 	call->flags = of->flags;
 	mark(found, of->flags);
 	// Of a write and the sync that is linked to it both begin now.
