@@ -39,7 +39,7 @@ MAX_NOTES = 40
 _MAX_TEXT = 4000
 _SYSTEM = "ibdata"
 _CLOSE = 0.03
-"""What process_write_bytes and the classes may differ by without a word."""
+"""What process_write_bytes and the classes may differ by without a message."""
 _FAR = 1.3
 """Times as much as both: then charged bytes are no measure of what went to the device."""
 _ENOUGH = 1 << 20
@@ -125,7 +125,10 @@ def report(
         devices=devices,
         other_processes_bytes=_others(measured),
         other_processes_hidden=measured.last.hidden,
-        unaccounted=_unaccounted(measured, sums, charged, write_bytes, io),
+        unaccounted=(
+            *_unaccounted(measured, sums, charged, write_bytes, io),
+            *_metadata(files),
+        ),
         files=_largest(files),
         files_left_out=max(0, len(files) - MAX_FILES),
         series=_points(measured),
@@ -374,10 +377,10 @@ def _unaccounted(
     elif write_bytes is not None:
         rest = write_bytes - charged - began
         if rest > 0:
-            why = "charged to the server for no file that was seen: the file system's own blocks"
+            why = "charged to the server for no file that was seen"
             lost = sum(_lost(measured).values())
             why += f"; {lost} events were lost" if lost else ""
-            found.append(Unaccounted("journal and metadata", rest, why))
+            found.append(Unaccounted("beyond the files", rest, why))
         elif rest < -_CLOSE * write_bytes:
             why = "in the classes, but not in write_bytes: counted while the process began or ended"
             found.append(Unaccounted("more than /proc/PID/io", -rest, why))
@@ -386,12 +389,19 @@ def _unaccounted(
         why = "in the classes, but without a request: pages that became dirty through mappings"
         found.append(Unaccounted("mmap", mapped, why))
     elif not all(item.mapped_known for item in sums.values()):
-        why = "pages that became dirty through mappings cannot be told from others here"
+        why = "pages that became dirty through mappings are not known apart from others here"
         found.append(Unaccounted("mmap", None, why))
     if io is not None and io.cancelled_write_bytes:
         why = "in the classes, but not written: the files were truncated or removed before"
         found.append(Unaccounted("cancelled", io.cancelled_write_bytes, why))
     return tuple(found)
+
+
+def _metadata(files: Iterable[FileSums]) -> Iterable[Unaccounted]:
+    count = sum(file.charged_bytes or 0 for file in files if file.metadata)
+    if count:
+        why = "in the classes, but of no file of the server: blocks of the file system itself"
+        yield Unaccounted("metadata", count, why)
 
 
 def _reason(measured: Measured) -> str | None:
@@ -418,6 +428,7 @@ def _largest(files: Iterable[FileSums]) -> tuple[FileWrites, ...]:
             deleted=file.deleted,
             direct=file.direct,
             dsync=file.dsync,
+            metadata=file.metadata,
         )
         for file in list(files)[:MAX_FILES]
     )
@@ -473,7 +484,7 @@ def _notes(
     ):
         yield (
             "a doublewrite buffer in the system tablespace (ibdata1) counts as data: only SQL"
-            " tells how much that is"
+            " says how much that is"
         )
     ended = sum(line.ended for line in measured.lines)
     if ended:

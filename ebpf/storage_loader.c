@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 
 #include "ebpf/bpf_error.h"
+#include "ebpf/waits_attach.h"
 #include "ebpf/waits_state.h"
 
 #define UNKNOWN "which pages become dirty is not known"
@@ -69,19 +70,29 @@ void stall_storage_unmap(struct stall_bpf_waits *waits)
 		munmap((void *)waits->storage, map_size(waits));
 }
 
-void stall_storage_attach(struct stall_bpf_waits *waits)
+static void try_attach(struct stall_bpf_waits *waits)
 {
 	struct bpf_program *program = waits->skeleton->progs.stall_dirty;
 	struct stall_bpf_log log;
 
-	if (waits->dirty_why_not || !waits->options.storage)
-		return;
 	stall_bpf_log_begin(&log);
 	waits->skeleton->links.stall_dirty = bpf_program__attach(program);
 	stall_bpf_log_end(&log);
 	if (!waits->skeleton->links.stall_dirty)
 		waits->dirty_why_not = "the kernel refuses a program at the tracepoint "
 				       "writeback_dirty_folio: " UNKNOWN;
+}
+
+void stall_storage_attach(struct stall_bpf_waits *waits)
+{
+	if (!waits->options.storage)
+		return;
+	if (!waits->dirty_why_not)
+		try_attach(waits);
+	stall_bpf_waits_note_probe(waits, "dirty",
+				   "raw tracepoint writeback_dirty_folio (on older kernels "
+				   "writeback_dirty_page)",
+				   waits->dirty_why_not);
 }
 
 void stall_storage_detach(struct stall_bpf_waits *waits)

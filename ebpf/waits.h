@@ -81,7 +81,6 @@ enum stall_storage_flags {
 	STALL_STORAGE_DSYNC = 1 << 1,	    /* with O_SYNC or O_DSYNC */
 	STALL_STORAGE_ALWAYS_SYNC = 1 << 2, /* the file (chattr +S) or its mount is synchronous */
 	STALL_STORAGE_UNCHARGED = 1 << 3,   /* a file system in memory: nothing is written back */
-	STALL_STORAGE_METADATA = 1 << 4,    /* no file has these pages */
 };
 
 /* What a uprobe in the server last recorded about this thread. It is valid only while the frame it

@@ -115,7 +115,7 @@ struct backing_dev_info {
 
 struct super_block {
 	unsigned int s_dev;
-	unsigned long s_flags;
+	unsigned long s_flags, s_magic;
 	struct backing_dev_info *s_bdi;
 };
 
@@ -138,6 +138,7 @@ struct qstr {
 };
 
 struct dentry {
+	struct inode *d_inode;
 	struct dentry *d_parent;
 	struct qstr d_name;
 	union {

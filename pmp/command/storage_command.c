@@ -164,7 +164,7 @@ struct stall_error *stall_storage_run(const struct stall_storage_options *option
 		command.next_ns = now_ns + options->interval_ns;
 	if (options->duration_ns)
 		command.end_ns = now_ns + options->duration_ns;
-	// Whoever compares the totals with other counters reads these now.
+	// A reader that compares the totals with other counters reads these now.
 	err = write_lines(&command, false);
 	while (!err && !command.over)
 		err = wait_and_do(&command);

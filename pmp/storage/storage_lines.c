@@ -83,6 +83,12 @@ static void write_syncs(const struct stall_storage_stat *sums, struct stall_json
 	stall_json_member_uint(json, "range_sync_ns", sums->other_sync_ns);
 }
 
+// Pages that no file has: of the block device under a file system, of a tree of btrfs.
+static bool is_metadata(const struct stall_storage_file *file)
+{
+	return file && file->record && file->record->fd < 0 && !file->record->name_count;
+}
+
 static void write_row(const struct stall_storage_line *line, const struct stall_storage_row *row,
 		      struct stall_json *json)
 {
@@ -101,7 +107,7 @@ static void write_row(const struct stall_storage_line *line, const struct stall_
 	stall_json_member_string(json, "dev", dev);
 	stall_json_member_uint(json, "ino", row->key.id);
 	stall_json_member_bool(json, "deleted", deleted);
-	stall_json_member_bool(json, "metadata", sums->flags & STALL_STORAGE_METADATA);
+	stall_json_member_bool(json, "metadata", is_metadata(row->file));
 	stall_json_member_bool(json, "direct", sums->flags & STALL_STORAGE_DIRECT);
 	stall_json_member_bool(json, "dsync", sums->flags & STALL_STORAGE_DSYNC);
 	stall_json_member_uint(json, "requests", sums->requests);

@@ -121,6 +121,8 @@ class FileWrites(msgspec.Struct, frozen=True, kw_only=True):
     deleted: bool = False
     direct: bool = False
     dsync: bool = False
+    metadata: bool = False
+    """Blocks of the file system itself."""
 
 
 class DeviceWrites(msgspec.Struct, frozen=True, kw_only=True):

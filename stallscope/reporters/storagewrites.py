@@ -245,5 +245,6 @@ def _file(file: FileWrites, width: int) -> str:
     marks = [word for word in ("deleted", "direct", "dsync") if getattr(file, word)]
     tail = f" ({', '.join(marks)})" if marks else ""
     head = f"  {size(file.bytes):>9} {one_line(file.file_class, 11):<11} "
-    path = "a file without a name" if file.path is None else clean(file.path)
+    unnamed = "blocks of the file system" if file.metadata else "a file without a name"
+    path = unnamed if file.path is None else clean(file.path)
     return head + end_of_name(path, max(10, width - len(head) - len(tail))) + tail

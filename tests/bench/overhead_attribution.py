@@ -16,6 +16,7 @@ from tests.bench.overhead_variants import (
     AGAIN,
     ALWAYS,
     NOTHING,
+    STORAGE,
     WHOLE,
     Variant,
     left_out,
@@ -29,6 +30,7 @@ __all__ = ["FULL", "QUICK", "Sizes", "cost_goals", "makers", "rate_goal"]
 
 REST_GOAL = 1.01
 ARMED_GOAL = 1.05
+STORAGE_GOAL = 1.02
 RATE_GOAL = 0.05
 WHOLES = (NOTHING, AGAIN, WHOLE, ALWAYS)
 """What the goals are about."""
@@ -56,6 +58,9 @@ def makers(
         found[f"attribution-{test}"] = maker(new_server, f"attribution-{test}", test, sizes, seed)
         found[f"figures-cpu-{test}"] = maker(
             new_server, f"figures-cpu-{test}", test, sizes, seed, *WHOLES
+        )
+        found[f"storage-{test}"] = maker(
+            new_server, f"storage-{test}", test, sizes, seed, NOTHING, AGAIN, STORAGE
         )
     return found
 
@@ -134,6 +139,14 @@ def cost_goals(
         ratio = both.ratio(variant, NOTHING)
         text = f"{variant}: {ratio} of nothing, {most:g} allowed (nothing again: {noise})"
         yield text, ratio.value <= most
+    if STORAGE in windows:
+        server = sides(windows, seed)["server"]
+        ratio, noise = server.ratio(STORAGE, NOTHING), server.ratio(AGAIN, NOTHING)
+        yield (
+            f"{STORAGE}: the server {ratio} of nothing, {STORAGE_GOAL:g} allowed"
+            f" (nothing again: {noise})",
+            ratio.value <= STORAGE_GOAL,
+        )
 
 
 def rate_goal(test: str, windows: Mapping[str, Sequence[PerQuery]]) -> tuple[str, bool]:

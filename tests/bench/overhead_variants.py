@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import os
 import signal
 import subprocess
@@ -16,6 +17,9 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from stallscope.collectors.probestream import Stream
+from stallscope.collectors.storage import Options, arguments
+from stallscope.model.storage import MAX_LINE, loads
 from tests.bench.stats import BenchError
 from tests.bench.tools import process_tree
 from tests.bench.watchers import Watching, probe_waits
@@ -35,6 +39,7 @@ __all__ = [
     "PYTHON",
     "SQL",
     "STOPPED",
+    "STORAGE",
     "VARIANTS",
     "WAITS",
     "WHOLE",
@@ -60,6 +65,7 @@ SQL = "agent without probe"
 WHOLE = "agent"
 ALWAYS = "agent, attached all the time"
 NORMAL = "the same at normal priority"
+STORAGE = "stallscope-probe storage"
 
 ALWAYS_ON = "--always-on"
 SETTLE_SECONDS = 1.0
@@ -179,6 +185,21 @@ def start_waits(
     return start
 
 
+@contextmanager
+def start_storage(pid: int) -> Iterator[Pids]:
+    """Count what the server writes, with a line each second."""
+    stream = Stream(arguments((pid,), Options(interval=1.0)), max_line=MAX_LINE)
+    with stream:
+        lines = stream.lines(REST_SECONDS, lambda: math.inf)
+        next(lines)
+        time.sleep(SETTLE_SECONDS)
+        yield lambda: (stream.pid,)
+        stream.end()
+        *_, last = lines
+        if not any(one.requests for one in loads(last, STORAGE, 1).files):
+            raise BenchError(f"{STORAGE} has counted no write")
+
+
 def start_agent(
     *options: str, normal: bool = False
 ) -> Callable[[int], AbstractContextManager[Pids]]:
@@ -213,6 +234,8 @@ def variants(*names: str) -> list[Variant]:
     found = [*VARIANTS, Variant(NORMAL, start_agent(*always_on(), normal=True))]
     if not rests():
         found = [variant for variant in found if variant.name != ALWAYS]
+    if STORAGE in names:
+        found.append(Variant(STORAGE, start_storage))
     return [variant for variant in found if not names or variant.name in names]
 
 

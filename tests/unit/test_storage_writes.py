@@ -213,9 +213,19 @@ def test_the_course() -> None:
 
 def test_bytes_beyond_the_classes_are_named() -> None:
     found = {item.what: item.bytes for item in report_of("mysql").unaccounted}
-    assert found == {"journal and metadata": 8192, "mmap": 2 * MIB, "cancelled": 4096}
+    assert found == {"beyond the files": 8192, "mmap": 2 * MIB, "cancelled": 4096}
     found = {item.what: item.bytes for item in report_of("hostile").unaccounted}
     assert found["new processes"] == 3 * MIB
+
+
+def test_blocks_of_the_file_system_are_named() -> None:
+    made = writesfacts.line(writesfacts.file(None, "other", MIB, metadata=True))
+    report = analysis.report(writesfacts.measured(made), None)
+    assert report.files[0].metadata
+    found = {item.what: item.bytes for item in report.unaccounted}
+    assert found["metadata"] == MIB
+    text = [row.text for row in storagewrites.render(report, width=80)]
+    assert any("blocks of the file system" in row for row in text)
 
 
 def test_classes_that_have_more_than_the_process_are_named() -> None:

@@ -12,9 +12,10 @@
 #define O_DIRECT 0040000
 #define RWF_DSYNC 2 // include/uapi/linux/fs.h
 #define RWF_SYNC 4
-#define S_SYNC 1	    // include/linux/fs.h
-#define SB_SYNCHRONOUS 16   // include/linux/fs.h
-#define BDI_CAP_WRITEBACK 1 // include/linux/backing-dev.h
+#define S_SYNC 1			 // include/linux/fs.h
+#define SB_SYNCHRONOUS 16		 // include/linux/fs.h
+#define OVERLAYFS_SUPER_MAGIC 0x794c7630 // include/uapi/linux/magic.h
+#define BDI_CAP_WRITEBACK 1		 // include/linux/backing-dev.h
 #define PAGE_BYTES 4096
 #define MAX_ORDER 20 // of a folio
 #define SYS_pwritev2 328
@@ -32,6 +33,12 @@ struct folio___6_6 {
 
 struct folio___5_18 {
 	unsigned char _folio_order;
+};
+
+/* Of the module overlay, where it is loaded. */
+struct ovl_inode {
+	struct inode vfs_inode;
+	struct dentry *__upperdentry;
 };
 
 #pragma clang attribute pop
@@ -97,7 +104,15 @@ static __always_inline __u64 flags_of_inode(struct inode *inode)
 // The inode whose pages are written: of overlayfs, that of the file below.
 static __always_inline struct inode *inode_of(struct file *file)
 {
-	return BPF_CORE_READ(file, f_mapping, host);
+	struct inode *inode = BPF_CORE_READ(file, f_mapping, host), *upper;
+
+	if (!bpf_core_type_exists(struct ovl_inode) ||
+	    BPF_CORE_READ(inode, i_sb, s_magic) != OVERLAYFS_SUPER_MAGIC)
+		return inode;
+	struct ovl_inode *overlay =
+		(void *)inode - bpf_core_field_offset(struct ovl_inode, vfs_inode);
+	upper = BPF_CORE_READ(overlay, __upperdentry, d_inode);
+	return upper ? upper : inode;
 }
 
 static __always_inline bool has_data(struct inode *inode)
@@ -121,7 +136,7 @@ VERIFIED_ONCE __u32 get_or_create_storage(struct stall_wait_slot *slot, struct s
 	if (!slot || !of)
 		return 0;
 	struct file *file = (void *)of->file;
-	struct inode *inode = inode_of(file);
+	struct inode *inode = (void *)of->inode;
 	__u32 index = stat_of_inode(slot->tgid, inode), flags = BPF_CORE_READ(file, f_flags);
 	struct stall_wait_stat *stat = stat_at(index);
 	struct stall_storage_stat *found = storage_at(index);
@@ -188,7 +203,8 @@ VERIFIED_ONCE int begin_storage_call(struct call_args *args)
 	__u32 kind = args->kind;
 	bool of_process = kind == STALL_WAIT_MSYNC || kind == STALL_WAIT_SYNCFS;
 	struct file *file = of_process ? NULL : file_of(task, args->di);
-	if (!of_process && (!file || (kind == STALL_WAIT_WRITE && !has_data(inode_of(file)))))
+	struct inode *inode = file ? inode_of(file) : NULL;
+	if (!of_process && (!file || (kind == STALL_WAIT_WRITE && !has_data(inode))))
 		return 0;
 	struct stall_wait_slot *slot = get_or_create_slot(task, &at);
 	if (!slot)
@@ -196,6 +212,7 @@ VERIFIED_ONCE int begin_storage_call(struct call_args *args)
 	end_missed_wait(slot);
 	struct stall_wait_key key = {.tgid = slot->tgid, .kind = kind};
 	struct storage_file of = {.file = (__u64)file,
+				  .inode = (__u64)inode,
 				  .user = FILE_OF_ENTER,
 				  .fd = args->di,
 				  .how = flags_of_call(args)};
@@ -286,14 +303,17 @@ VERIFIED_ONCE int begin_storage_request(struct async_call *call, struct stall_wa
 	call->value = of->how;
 	if (!file)
 		return 1;
-	if (call->key.kind == STALL_WAIT_WRITE && !has_data(inode_of(file)))
+	struct inode *inode = inode_of(file);
+	if (call->key.kind == STALL_WAIT_WRITE && !has_data(inode))
 		return 0;
+	of->inode = (__u64)inode;
 	__u32 index = get_or_create_storage(slot, of);
 	struct stall_storage_stat *found = storage_at(index);
 	if (!found)
 		return 0;
-	set_file_key(&call->key, inode_of(file));
+	set_file_key(&call->key, inode);
 	call->flags = of->flags;
+	mark(found, of->flags);
 	// Of a write and the sync that is linked to it both begin now.
 	if (is_sync(call->key.kind))
 		call->size = take_unsynced(index);
@@ -394,9 +414,6 @@ VERIFIED_ONCE int count_dirty(__u64 address, __u64 bytes, bool is_mapped)
 		return 0;
 	if (!stat->announced) {
 		found->flags |= flags_of_inode(inode);
-		// No call has written to it: a block device under its file system, a tree of btrfs.
-		if (!is_regular(inode))
-			found->flags |= STALL_STORAGE_METADATA;
 		emit_inode(FILE_OF_DIRTY, *pid, stat, address);
 	}
 	if (found->flags & STALL_STORAGE_UNCHARGED)

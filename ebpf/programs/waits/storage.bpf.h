@@ -8,10 +8,11 @@
 #include "ebpf/programs/waits/calls.bpf.h"
 
 struct storage_file {
-	__u64 file; // address of the kernel's struct
-	__u32 user; // enum file_user
-	__s32 fd;   // -1: unknown
-	__u32 how;  // RWF_*
+	__u64 file;  // address of the kernel's struct
+	__u64 inode; // that of inode_of()
+	__u32 user;  // enum file_user
+	__s32 fd;    // -1: unknown
+	__u32 how;   // RWF_*
 	// Set when its stat is looked up.
 	__u32 flags; // STALL_SLOT_DIRECT, STALL_SLOT_DSYNC
 };
