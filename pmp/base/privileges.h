@@ -71,7 +71,7 @@ struct stall_error *stall_lockdown_check(void);
 struct stall_privileges {
 	bool reads_processes;
 	bool opens_programs; // and folders, that a path such as /proc/PID/exe may name
-	bool asks_as_owner;  // what the kernel tells only the owner of a file
+	bool asks_as_owner;  // what the kernel shows only to the owner of a file
 	bool sets_uprobes;
 	bool pokes; // changes a process, and nothing else
 	bool stops_threads;	   // in a child that raises its priority

@@ -70,7 +70,7 @@ static int count_by_cachestat(int fd, uint64_t offset, uint64_t length,
 
 // Since Linux 5.2 mincore(2) says "all" of a file to those who neither own it nor may write it
 // (can_do_mincore(), mm/mincore.c): what it said would be wrong.
-static bool would_be_told(int fd, const struct stat *st)
+static bool would_be_shown(int fd, const struct stat *st)
 {
 	char path[32];
 
@@ -103,7 +103,7 @@ static int count_by_mincore(int fd, uint64_t offset, uint64_t length, uint64_t u
 
 	if (fstat(fd, &st) < 0)
 		return errno;
-	if (!would_be_told(fd, &st))
+	if (!would_be_shown(fd, &st))
 		return EPERM;
 	uint64_t end = length ? offset + length : (uint64_t)st.st_size;
 	if (end > (uint64_t)st.st_size)

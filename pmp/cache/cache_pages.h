@@ -26,7 +26,7 @@ enum stall_cache_method stall_cache_method(void);
 const char *stall_cache_method_name(enum stall_cache_method method);
 
 // The pages from `offset` on; `length` 0: all to the end. Returns 0 or an errno: EPERM where the
-// kernel tells only the owner, or who may write the file; ETIME after `until_ns` (CLOCK_MONOTONIC).
+// kernel shows it only to the owner, or who may write the file; ETIME after `until_ns` (CLOCK_MONOTONIC).
 int stall_cache_count(int fd, enum stall_cache_method method, uint64_t offset, uint64_t length,
 		      uint64_t until_ns, struct stall_cache_counts *ret);
 

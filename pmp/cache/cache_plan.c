@@ -8,7 +8,7 @@
 
 #include "base/cleanup.h"
 
-// Files of a redo log that were written so soon before the newest one cannot be told from the one
+// Files of a redo log that were written so soon before the newest one cannot be distinguished from the one
 // that is written now: a checkpoint writes to the first file, whichever is the current one.
 #define REDO_QUIET_NS (60 * UINT64_C(1000000000))
 

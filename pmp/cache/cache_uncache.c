@@ -118,7 +118,7 @@ struct stall_error *stall_cache_uncache(struct stall_cache_scan *scan,
 
 		if (file->reason != STALL_CACHE_MAY_GO || !file->counts.cached)
 			continue;
-		// A server that starts anew uses other files.
+		// A server that is started again uses other files.
 		err = stall_cache_check(scan);
 		if (!err)
 			uncache_file(scan, file, drop);

@@ -9,7 +9,7 @@
 #include "cache/cache_files.h"
 #include "cache/cache_plan.h"
 
-// Counts what would go, and with `drop` lets it go: no range with a dirty page, or one that is being
+// Counts what would go, and with `drop` drops it: no range with a dirty page, or one that is being
 // written. The descriptors of the server are read again first, and decide.
 struct stall_error *stall_cache_uncache(struct stall_cache_scan *scan,
 					const struct stall_cache_plan *plan, bool drop);

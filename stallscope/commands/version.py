@@ -92,12 +92,14 @@ def schemas() -> dict[str, int]:
     from stallscope.collectors.doctor import features
     from stallscope.commands import doctor, pack
     from stallscope.model import capture, incident, sessionsfile, waitlines
+    from stallscope.model import storagecache as probecache
     from stallscope.reporters import (
         agentlines,
         deadlocks,
         incidents,
         inproc,
         status,
+        storagecache,
         threads,
     )
     from stallscope.reporters import json as analysis
@@ -110,7 +112,7 @@ def schemas() -> dict[str, int]:
         *(deadlocks.SCHEMA, doctor.SCHEMA, features.SCHEMA, history.SCHEMA, incident.SCHEMA),
         *(incidents.SCHEMA, index.SCHEMA, inproc.SCHEMA, pack.SCHEMA, report.SCHEMA),
         *(sessionsfile.SCHEMA, status.SCHEMA, storeclock.SCHEMA, stored.SCHEMA, threads.SCHEMA),
-        waitlines.SCHEMA,
+        *(probecache.SCHEMA, storagecache.SCHEMA, waitlines.SCHEMA),
     )
     parts = (schema.removeprefix("stallscope.").partition("/") for schema in every)
     return dict(sorted((name, int(number)) for name, _, number in parts))

@@ -99,7 +99,7 @@ class ProcessMemory(msgspec.Struct, frozen=True):
 
 
 class Folder(msgspec.Struct, frozen=True):
-    """A folder whose files were looked at."""
+    """A folder whose files were read."""
 
     path: str
     all: bool

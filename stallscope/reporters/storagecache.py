@@ -241,7 +241,7 @@ def _notes(line: CacheLine, facts: Facts) -> Iterator[str]:
 def _advice(error: str) -> str:
     if error in ("Operation not permitted", "Permission denied"):
         return (
-            ": the kernel tells only the owner of a file: run it as root, or give the probe"
+            ": the kernel shows it only to the owner of a file: run it as root, or give the probe"
             " cap_fowner,cap_dac_read_search"
         )
     return ""

@@ -13,7 +13,13 @@ from typing import Any
 
 import pytest
 
+from stallscope.agent.uncaching import FILES, FREED, Uncaching
 from stallscope.base.errors import Exit
+from stallscope.collectors import processes
+from stallscope.collectors.processes import Selector
+from stallscope.collectors.sql import credentials
+from stallscope.collectors.sql.optionfiles import Sources
+from stallscope.collectors.triggers.settings import StorageSettings
 from stallscope.main import main
 from tests.support.cachefolders import MIB, cached_by_fincore
 from tests.support.servers import PATIENCE, MariaDB, MySQL97, SqlServer, wait_until
@@ -158,6 +164,30 @@ def test_what_a_dump_thread_reads_stays(
         lambda: logging_server.number(dumping, ("Binlog Dump",)) == 0, "the dump thread is gone"
     )
     assert logging_server.answers()
+
+
+def test_the_agent_drops_them(
+    logging_server: SqlServer, asked: Callable[..., dict[str, Any]]
+) -> None:
+    """The collector of ``[storage]``, with SQL and the probe as in the agent."""
+    first = str(logging_server.query("SHOW BINARY LOGS")[0][0])
+    with open(outside(logging_server, binlogs(asked())[first[-6:]]["path"]), "rb") as file:
+        size = len(file.read())
+    found = processes.find_server(str(logging_server.pid), Selector())
+    collector = Uncaching(
+        found,
+        StorageSettings(uncache=["binlog"]),
+        lambda: credentials.find(Sources(no_defaults=True), found)[0],
+    )
+    assert collector.collect().values == {}
+    assert (binlogs(asked())[first[-6:]]["cached_bytes"] or 0) >= size
+    values = collector.collect().values
+    after = binlogs(asked())[first[-6:]]
+    if after["dirty_bytes"] is None:
+        pytest.skip("no cachestat(2) here")
+    assert values[FREED] >= size
+    assert values[FILES] >= 1
+    assert after["cached_bytes"] == 0
 
 
 def test_without_sql(logging_server: SqlServer, asked: Callable[..., dict[str, Any]]) -> None:

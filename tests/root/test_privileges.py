@@ -235,7 +235,7 @@ def test_a_program_that_only_its_owner_may_read_has_names(foreign_folder: Path) 
             process.kill()
 
 
-def test_the_cache_command_keeps_what_the_kernel_tells_owners_for() -> None:
+def test_the_cache_command_keeps_the_right_of_owners() -> None:
     with Target("threads", "2", "5") as target:
         argv = [str(probe.find()), "cache", "-p", str(target.pid), "--uncache", "binlog"]
         with subprocess.Popen(

@@ -8,13 +8,14 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 import pytest
 
 from stallscope.collectors import probe
-from stallscope.model.storagecache import CachedFile
+from stallscope.model.storagecache import CachedFile, loads
 from tests.root.support import ONE_LINE
 from tests.support.cachefolders import (
     MIB,
@@ -381,17 +382,23 @@ def test_without_rights(data: Path) -> None:
     assert "cap_sys_ptrace,cap_dac_read_search,cap_fowner" in said
 
 
-def test_as_the_owner_without_any_right(data: Path) -> None:
+def test_as_the_owner_without_any_right() -> None:
     """The server's own user needs no capability."""
-    for path in (*data.iterdir(), data, data.parent):
-        os.chown(path, 65534, 65534)
-    for path in data.parents:
-        if path.stat().st_uid == 0 and path.stat().st_mode & 0o001 == 0:
-            pytest.skip(f"{path} is closed to other users")
     nobody = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
-    with process_with(data, "w:ibdata1", "w:binlog.000003", prefix=nobody) as process:
-        line = ask(process.pid, prefix=nobody, code=None)
-        assert_as_fincore(by_name(line))
+    # pytest's own folders are closed to other users.
+    with tempfile.TemporaryDirectory(prefix="stallscope-test-", dir="/tmp") as name:
+        Path(name).chmod(0o755)
+        folder = make_data(Path(name) / "data")
+        for path in (folder, *folder.iterdir()):
+            os.chown(path, 65534, 65534)
+        probe_copy = shutil.copy(probe.find(), Path(name) / "stallscope-probe")
+        with process_with(folder, "w:ibdata1", "w:binlog.000003", prefix=nobody) as process:
+            argv = [*nobody, probe_copy, "cache", "-p", str(process.pid)]
+            done = subprocess.run(argv, capture_output=True, timeout=PATIENCE, check=False)
+            assert done.returncode == 0, done.stderr
+            files = by_name(loads(done.stdout))
+            assert len(files) == 4
+            assert_as_fincore(files)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from stallscope.agent.threadwatch import ThreadMetrics
 from stallscope.agent.uncaching import Uncaching
 from stallscope.analyzers import storagecache as sums
 from stallscope.base.errors import StallscopeError
-from stallscope.collectors import storagecache
+from stallscope.collectors import probe, storagecache
 from stallscope.collectors.processes import ProcessInfo, Server
 from stallscope.collectors.sql.logfiles import read_log_files
 from stallscope.collectors.triggers import triggerfile
@@ -276,7 +276,7 @@ def arguments(request: storagecache.Request, monkeypatch: pytest.MonkeyPatch) ->
         asked.extend(args)
         return msgspec.json.encode(line())
 
-    monkeypatch.setattr(storagecache.probe, "run", run)
+    monkeypatch.setattr(probe, "run", run)
     storagecache.read(request)
     return asked
 
