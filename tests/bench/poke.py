@@ -131,7 +131,9 @@ def pokes(folder: Path, count: int) -> Section:
     with MySQL55() as server:
         idle = [server.connect() for _ in range(20)]
         aborted = {name: server.status(name) for name in ("Aborted_clients", "Aborted_connects")}
-        with sysbench_load(server, CLIENTS, "oltp_read_write", "--report-interval=1") as child:
+        with sysbench_load(
+            server, CLIENTS, "oltp_read_write", "--report-interval=1", "--rate=100"
+        ) as child:
             plan = plan_of(server)
             for number in range(count):
                 progress(f"poke: {number} of {count} pokes")
