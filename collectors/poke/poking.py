@@ -29,6 +29,7 @@ from stallscope.model.pokes import (
 __all__ = [
     "PokeError",
     "direct_io_plan",
+    "prepared",
     "states",
     "undo",
     "word_plan",
@@ -113,13 +114,7 @@ def write(plan: Plan, folder: Path, seconds: float | None) -> Stored:
     before that. Raises: RecordError, PokeError, ProbeError: nothing was written, or the record says
     what was.
     """
-    record = _record(plan, seconds)
-    with records.folder_lock(folder):
-        _check_no_other(record, folder)
-        path = records.create(folder, record)
-    words = [*_command(record, path, "set")]
-    if seconds is not None:
-        words += ["--for", f"{seconds:.3f}"]
+    record, path, words = prepared(plan, folder, seconds)
     try:
         probe.run(words, seconds=SECONDS)
     except ProbeError as error:
@@ -131,6 +126,19 @@ def write(plan: Plan, folder: Path, seconds: float | None) -> Stored:
                     records.append(path, "not-written", str(error)[:400])
         raise
     return records.read(path)
+
+
+def prepared(plan: Plan, folder: Path, seconds: float | None) -> tuple[Record, Path, list[str]]:
+    """Put the undo record on disk; return it, its path, and the command line of the probe that
+    writes. Raises: RecordError, PokeError."""
+    record = _record(plan, seconds)
+    with records.folder_lock(folder):
+        _check_no_other(record, folder)
+        path = records.create(folder, record)
+    words = _command(record, path, "set")
+    if seconds is not None:
+        words += ["--for", f"{seconds:.3f}"]
+    return record, path, words
 
 
 def undo(record_id: str, folder: Path) -> Stored:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// SHA-256 (FIPS 180-4), to tell builds of a program apart that have no build-id.
+// SHA-256 (FIPS 180-4), to distinguish builds of a program that have no build-id.
 #ifndef STALL_SHA256_H
 #define STALL_SHA256_H
 

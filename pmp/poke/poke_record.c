@@ -15,7 +15,7 @@
 #include "base/json_writer.h"
 #include "snapshot/target.h"
 
-#define MAX_RECORD (1 << 20) // bytes that are looked at
+#define MAX_RECORD (1 << 20) // bytes that are read
 #define EVENT "{\"event\":\""
 
 static const char *const names[] = {

@@ -24,7 +24,7 @@ struct stall_error *stall_poke_record_open(const char *path, int *ret_fd);
 // The same file again, for a process that has inherited `fd`: a lock belongs to what was opened.
 int stall_poke_record_reopen(int fd);
 
-// One process at a time changes the target for a record. With `patience_ms` over, false: whoever has
+// One process at a time changes the target for a record. With `patience_ms` over, false: the process that has
 // it was stopped, or waits for a disk. The kernel gives it back when that process ends.
 bool stall_poke_record_lock(int fd, unsigned int patience_ms);
 void stall_poke_record_unlock(int fd);

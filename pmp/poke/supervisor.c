@@ -189,8 +189,12 @@ static void say_ready(struct supervisor *supervisor)
 	add_event(supervisor, STALL_POKE_SUPERVISED, NULL);
 	if (supervisor->ready < 0)
 		return;
-	if (write(supervisor->ready, "1", 1) != 1)
-		_exit(1); // the command has been killed, and writes nothing
+	if (write(supervisor->ready, "1", 1) != 1) {
+		// The command has been killed while it waited, or has given up: it writes nothing.
+		if (!is_over(supervisor))
+			add_event(supervisor, STALL_POKE_NOT_WRITTEN, "the command has ended");
+		_exit(1);
+	}
 	close(supervisor->ready);
 	supervisor->ready = -1;
 }

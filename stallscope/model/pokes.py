@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 MAX_ENTRIES = 64
-"""Of each kind: the probe looks at so many words at once."""
+"""Of each kind: the probe reads so many words at once."""
 
 Name = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9-]{0,59}$")]
 Text = Annotated[str, msgspec.Meta(min_length=1, max_length=500)]

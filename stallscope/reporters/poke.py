@@ -232,7 +232,7 @@ def entries(found: Sequence[Applied], width: int) -> Iterator[Line]:
 
 def _applies(applied: Applied) -> str:
     if not applied.pids:
-        return "no server that was looked at"
+        return "none of the servers that were checked"
     values = applied.values or (None,) * len(applied.pids)
     pairs = zip(applied.pids, values, strict=True)
     return ", ".join(f"pid {pid}" + ("" if n is None else f" (now {n})") for pid, n in pairs)

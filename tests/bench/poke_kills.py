@@ -19,9 +19,9 @@ from pathlib import Path
 import msgspec
 
 from stallscope.base.errors import StallscopeError
-from stallscope.collectors import processes
-from stallscope.collectors.poke import poking, records
-from stallscope.model.pokes import Stored
+from stallscope.collectors import probe, processes
+from stallscope.collectors.poke import allowlist, looking, poking, records
+from stallscope.model.pokes import Plan, Stored
 from tests.bench import progress
 from tests.bench.stats import BenchError, Row, Section, figure
 from tests.support.servers import PATIENCE, MySQL55, SqlServer, wait_until
@@ -32,10 +32,17 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 NAME = "linear-read-ahead"
 ADDRESS = 0xF6E2C8
 POKE_SECONDS = 0.5
-LATE_MS = 250.0
-"""The longest from the deadline to the undo: two busy CPUs, and the sync of a record before it."""
-SERVERS = 3
+LATE_MS = 1000.0
+"""The longest from the deadline to the undo: the CPUs are busy with three servers and commands."""
+SERVERS = 4
 """At once."""
+WHOLE = 10
+"""One round in so many starts the whole command, the others what it starts when its record is on
+disk: the time before that needs no undo."""
+EARLY = 0.03
+"""Seconds in which the probe starts its supervisors and writes."""
+QUIET = 5
+"""Checks in a row, 0.1 s apart, that find no process."""
 
 
 class Round(msgspec.Struct, frozen=True):
@@ -106,9 +113,11 @@ def _section(rounds: list[Round], count: int, seed: int, answer: bool) -> Sectio
 def _many(
     server: SqlServer, folder: Path, count: int, chance: random.Random, rounds: list[Round]
 ) -> None:
+    allowed = allowlist.load()
+    plan = poking.word_plan(allowed, NAME, looking.look(server.pid, allowed), None)
     for number in range(count):
         progress(f"poke: {len(rounds)} kills")
-        rounds.append(_once(server, folder / str(number), chance))
+        rounds.append(_once(plan, folder / str(number), chance, whole=number % WHOLE == 0))
 
 
 def _value(pid: int) -> int:
@@ -118,33 +127,63 @@ def _value(pid: int) -> int:
         return int(value)
 
 
-def _once(server: SqlServer, folder: Path, chance: random.Random) -> Round:
-    command = subprocess.Popen(
-        [
-            *(sys.executable, "-P", "-m", "stallscope", "poke", NAME, "-p", str(server.pid)),
+def _started(plan: Plan, folder: Path, *, whole: bool) -> subprocess.Popen[bytes]:
+    """Start the whole command, or what it starts when its record is on disk."""
+    if whole:
+        words = [
+            *(sys.executable, "-P", "-m", "stallscope", "poke", NAME, "-p", str(plan.looked.pid)),
             *("--for", str(POKE_SECONDS), "--yes", "--records", str(folder)),
-        ],
+        ]
+    else:
+        words = [str(probe.find()), *poking.prepared(plan, folder, POKE_SECONDS)[2]]
+    return subprocess.Popen(
+        words,
         cwd=CHECKOUT,
         env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    watcher = _Watcher(server.pid)
+
+
+def _once(plan: Plan, folder: Path, chance: random.Random, *, whole: bool) -> Round:
+    pid = plan.looked.pid
+    watcher = _Watcher(pid)
+    command = _started(plan, folder, whole=whole)
     try:
-        if chance.random() < 0.5:
-            # From the record on: where the supervisors start, the word is written, and undone.
+        if whole:
             wait_until(
                 lambda: command.poll() is not None or bool(_records(folder)), "there is a record"
             )
-            time.sleep(chance.random() * POKE_SECONDS * 1.1)
-        else:
-            time.sleep(chance.random() * 1.5)
+        # Half of the moments are where supervisors start and the word is written.
+        time.sleep(chance.random() * (EARLY if chance.random() < 0.5 else POKE_SECONDS * 1.1))
         killed = _kill_one(command, folder, chance)
         command.wait(PATIENCE)
-        wait_until(lambda: _is_quiet(folder), "no supervisor is left")
+        _wait_quiet(folder)
     finally:
         was_set = watcher.stop()
-    return _judged(server, folder, killed, was_set)
+    return _judged(pid, folder, killed, was_set)
+
+
+def _wait_quiet(folder: Path) -> None:
+    """Return when the record is over, or when nothing of the poke has run for a while."""
+    quiet = 0
+    while quiet < QUIET:
+        if all(stored.end is not None for stored in _records(folder)) and not _running(folder):
+            return
+        quiet = 0 if _running(folder) else quiet + 1
+        time.sleep(0.1)
+
+
+def _running(folder: Path) -> bool:
+    """Return whether a process of the poke runs: supervisors have the command line of the probe
+    that they come from, which can outlive its command."""
+    name = os.fsencode(folder) + b"/"
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            with suppress(OSError):
+                if name in Path(f"/proc/{entry}/cmdline").read_bytes():
+                    return True
+    return False
 
 
 class _Watcher:
@@ -188,18 +227,15 @@ def _supervisors(folder: Path) -> list[int]:
     return found
 
 
-def _is_quiet(folder: Path) -> bool:
-    return not _supervisors(folder)
-
-
 def _kill_one(command: subprocess.Popen[bytes], folder: Path, chance: random.Random) -> str:
     """Kill one of the processes that there are now; return what it was."""
     living: list[tuple[str, int]] = [("supervisor", pid) for pid in _supervisors(folder)]
     if command.poll() is None:
-        living.append(("command", command.pid))
+        is_probe = Path(str(command.args[0])).name == probe.PROBE  # type: ignore[index]
+        living.append(("probe" if is_probe else "command", command.pid))
         with suppress(OSError):
             children = Path(f"/proc/{command.pid}/task/{command.pid}/children").read_text()
-            living += [("probe of the command", int(word)) for word in children.split()]
+            living += [("probe", int(word)) for word in children.split()]
     if not living:
         return "none: it was over"
     name, pid = chance.choice(living)
@@ -208,7 +244,7 @@ def _kill_one(command: subprocess.Popen[bytes], folder: Path, chance: random.Ran
     return name
 
 
-def _judged(server: SqlServer, folder: Path, killed: str, was_set: bool) -> Round:
+def _judged(pid: int, folder: Path, killed: str, was_set: bool) -> Round:
     found = _records(folder)
     late = None
     by_hand = False
@@ -222,6 +258,6 @@ def _judged(server: SqlServer, folder: Path, killed: str, was_set: bool) -> Roun
             if was_set or first is not None:
                 raise BenchError(f"poke {stored.record.id} was left: {stored.events}")
             poking.undo(stored.record.id, folder)
-    if _value(server.pid) != 0:
+    if _value(pid) != 0:
         raise BenchError(f"the value was not restored after the kill of {killed}: {found}")
     return Round(killed, was_set, late, by_hand)

@@ -21,7 +21,7 @@ static char *program;
 static char *argument;
 static int file = -1;
 
-static void tell(const char *symbol, volatile const void *address)
+static void say(const char *symbol, volatile const void *address)
 {
 	printf("{\"fact\": \"word\", \"symbol\": \"%s\", \"address\": \"%p\"}\n", symbol,
 	       (void *)(uintptr_t)address);
@@ -70,12 +70,12 @@ int main(int argc, char **argv)
 	constant = mmap(NULL, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (constant == MAP_FAILED)
 		target_die("mmap");
-	tell("word", &words.word);
-	tell("half", &words.half);
-	tell("byte", &words.byte);
-	tell("odd", &words.odd);
-	tell("shared", shared);
-	tell("constant", constant);
+	say("word", &words.word);
+	say("half", &words.half);
+	say("byte", &words.byte);
+	say("odd", &words.odd);
+	say("shared", shared);
+	say("constant", constant);
 	printf("{\"fact\": \"file\", \"count\": %d}\n", file < 0 ? 0 : file);
 	target_ready();
 	target_serve(answer);
