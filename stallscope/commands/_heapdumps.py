@@ -29,6 +29,8 @@ def read(path: Path, sysroot: Path | None) -> MemoryReport | None:
         head = sys.stdin.buffer.peek(_HEAD)[:_HEAD] if hasattr(sys.stdin.buffer, "peek") else b""
         if not _is_any(head):
             return None
+    elif not path.is_file():  # nor can a pipe
+        return None
     source = inputfile.chunks(path)
     head = next(source, b"")
     if not _is_any(head):
