@@ -51,7 +51,7 @@ _ALLOCATES = re.compile(
     r"|libjemalloc\.so[.\d]*\+0x[0-9a-f]+|libheaptrack\w*\.so.*"
     r"|mysys_namespace::.*|AllocSet\w+|palloc\w*|MemoryContextAlloc\w*|repalloc\w*)$"
 )
-"""Functions that allocate, clear or copy for whoever calls them."""
+"""Functions that allocate, clear or copy for their callers."""
 
 
 def clean_stack(frames: Iterable[str]) -> tuple[str, ...]:

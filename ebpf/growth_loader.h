@@ -53,7 +53,7 @@ void stall_bpf_growth_destroy(struct stall_bpf_growth *growth); // NULL is fine
 void stall_bpf_growth_set_code(struct stall_bpf_growth *growth, const struct stall_bpf_code *code);
 void stall_bpf_growth_start(struct stall_bpf_growth *growth);
 void stall_bpf_growth_stop(struct stall_bpf_growth *growth);
-// Hands on what there is.
+// Passes what there is to the handler.
 struct stall_error *stall_bpf_growth_read(struct stall_bpf_growth *growth);
 struct stall_bpf_growth_counts stall_bpf_growth_counts(const struct stall_bpf_growth *growth);
 struct stall_bpf_growth_programs stall_bpf_growth_programs(const struct stall_bpf_growth *growth);

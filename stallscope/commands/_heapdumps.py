@@ -25,10 +25,12 @@ def read(path: Path, sysroot: Path | None) -> MemoryReport | None:
     Raises: StallscopeError where it is one and cannot be read.
     """
     if str(path) == "-":
-        # Standard input cannot be read twice: looked at, and only taken where it is one.
+        # Standard input cannot be read twice: its beginning is read without being consumed.
         head = sys.stdin.buffer.peek(_HEAD)[:_HEAD] if hasattr(sys.stdin.buffer, "peek") else b""
         if not _is_any(head):
             return None
+    elif not path.is_file():  # nor can a pipe
+        return None
     source = inputfile.chunks(path)
     head = next(source, b"")
     if not _is_any(head):

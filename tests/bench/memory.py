@@ -11,6 +11,7 @@ import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from functools import partial
 
 from stallscope.analyzers import memory as analyzer
 from stallscope.collectors import memory
@@ -36,7 +37,7 @@ ROW = 65000
 SHARE = (0.9, 1.1)
 TEST = "oltp_point_select"
 LOAD_THREADS = 8
-BLOCKS = 40
+BLOCKS = 25
 QUICK_BLOCKS = 4
 WINDOW_SECONDS = 1.0
 MOST_SECONDS = 120.0
@@ -145,8 +146,9 @@ def _is_explained(reports: Sequence[MemoryReport]) -> bool:
 
 
 def _cold(made: Callable[[], SqlServer], partitions: int, mentions: int, rounds: int) -> Section:
-    """Measure one server, started anew for each round: memory that it has once taken it keeps."""
-    parts, unions = [], []
+    """Measure one server, started again for each round: memory that it has once taken it keeps."""
+    parts: list[MemoryReport] = []
+    unions: list[MemoryReport] = []
     with made() as server:
         version = f"{server.name} {server.version()}"
         make_tables(server, partitions)
@@ -164,7 +166,7 @@ def _cold(made: Callable[[], SqlServer], partitions: int, mentions: int, rounds:
     goals = [
         ("stacks explain 90 to 110 % of it, in each run", _is_explained([*parts, *unions])),
     ]
-    if made is MySQL55 or version.startswith("mysql55"):
+    if version.startswith(MySQL55.name):
         named = all(holders(report, "ha_partition::open") > 0.5 for report in parts)
         goals.append(("ha_partition::open is named", named))
     return Section(
@@ -183,11 +185,14 @@ def _cost(made: SqlServer, blocks: int, seed: int) -> Section:
         for number, block in enumerate(schedule(list(windows), blocks, chance), 1):
             progress(f"{server.name}: block {number} of {blocks}")
             for name in block:
-                take = windows[name].append
+
+                def measure(name: str = name) -> None:
+                    windows[name].append(load.window(WINDOW_SECONDS, ()))
+
                 if name == WHOLE:
-                    grown(server, lambda take=take: take(load.window(WINDOW_SECONDS, ())))  # type: ignore[misc]
+                    grown(server, measure)
                 else:
-                    take(load.window(WINDOW_SECONDS, ()))
+                    measure()
     return Section(
         f"cost-{version.split()[0]}",
         f"CPU time of a query of {TEST} while its memory is watched, and without: {version}",
@@ -203,12 +208,7 @@ def sections(server: str, quick: bool, only: Sequence[str]) -> Iterator[Section]
     for made in SERVERS:
         name = f"growth-{made.name}"
         if not only or any(name.startswith(word) for word in only):
-            yield _cold(
-                lambda made=made: made(*OPTIONS),
-                partitions,
-                mentions,  # type: ignore[misc]
-                1 if quick else ROUNDS,
-            )
+            yield _cold(partial(made, *OPTIONS), partitions, mentions, 1 if quick else ROUNDS)
     for made in SERVERS:
         name = f"cost-{made.name}"
         if not only or any(name.startswith(word) for word in only):

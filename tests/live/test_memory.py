@@ -46,7 +46,7 @@ def test_stacks_explain_what_a_statement_takes(
         with server.connect() as idle:
             opening = opened(server)
             check(opening)
-            assert holders(opening, "handler::ha_open") > 0.3
+            assert holders(opening, "mysql_execute_command") > 0.3
             if kind is MySQL55:
                 assert holders(opening, "ha_partition::open") > 0.5
             check(union(server, MENTIONS))

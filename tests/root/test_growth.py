@@ -41,14 +41,14 @@ def growing() -> Iterator[Target]:
     assert target.close() == 0
 
 
-def recorded(target: Target, act: Callable[[], object], **options: int) -> Growth:
+def recorded(target: Target, act: Callable[[], object], stacks: int | None = None) -> Growth:
     """Record while ``act`` is done."""
     ready, over = threading.Event(), threading.Event()
     found: list[Growth | BaseException] = []
 
     def record() -> None:
         try:
-            wanted = memory.Options(seconds=PATIENCE, **options)
+            wanted = memory.Options(seconds=PATIENCE, stacks=stacks)
             found.append(memory.record(target.pid, wanted, ready=ready.set, ended=over.is_set))
         except BaseException as error:
             found.append(error)
@@ -69,8 +69,8 @@ def recorded(target: Target, act: Callable[[], object], **options: int) -> Growt
     return result
 
 
-def grown(target: Target, *commands: str, **options: int) -> MemoryReport:
-    growth = recorded(target, lambda: [target.ask(command) for command in commands], **options)
+def grown(target: Target, *commands: str, stacks: int | None = None) -> MemoryReport:
+    growth = recorded(target, lambda: [target.ask(command) for command in commands], stacks)
     return analyzer.report(growth, {})
 
 
@@ -264,7 +264,7 @@ def test_wrong_uses_are_one_line() -> None:
         assert done.stderr.count("\n") == 1
 
 
-def test_the_probe_ends_when_it_is_told() -> None:
+def test_the_probe_ends_on_request() -> None:
     with growing() as target:
         growth = recorded(target, lambda: None)
         assert growth.seconds < PATIENCE

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import random
 import struct
+import threading
 from contextlib import suppress
 from pathlib import Path
 
@@ -189,3 +191,16 @@ def test_a_program_of_this_machine_is_read() -> None:
     assert elf.address(offset) == address
     assert elf.address(offset + size) is None
     assert struct.calcsize("<IIQQQQ") == 40
+
+
+def test_a_pipe_is_not_read_twice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As of ``analyze <(gdb …)``: its beginning would be lost."""
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    text = "Thread 1 (LWP 7):\n#0  0x00007f0000001000 in poll () from /lib/libc.so.6\n"
+    text += "#1  0x00007f0000002000 in main ()\n"
+    writer = threading.Thread(target=path.write_text, args=(text,))
+    writer.start()
+    assert main(["analyze", str(path), "--json"]) == Exit.DONE
+    writer.join()
+    assert json.loads(capsys.readouterr().out)["threads"]["total"] == 1
