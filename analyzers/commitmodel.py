@@ -12,6 +12,7 @@ the model give the measured rate at the measured setting.
 
 from __future__ import annotations
 
+import functools
 import heapq
 import math
 import random
@@ -21,12 +22,12 @@ import msgspec
 
 __all__ = ["Load", "Rates", "Station", "delay_of", "run", "scale_of", "scaled"]
 
-_ROUNDS = 60
+_ROUNDS = 40
 """Commits of each client that are simulated, at least; a quarter more is not counted."""
-_LEAST = 2500
-_MOST = 24_000
-_MAX_CLIENTS = 400
-_STEPS = 12
+_LEAST = 1600
+_MOST = 12_000
+_MAX_CLIENTS = 300
+_STEPS = 10
 _SCALES = (0.25, 16.0)
 _NEAR = 0.02
 """A measured rate is as exact as this, at best."""
@@ -192,6 +193,7 @@ class _Simulation:
                 self.synced(other, held)
 
 
+@functools.lru_cache(maxsize=1024)
 def run(load: Load) -> Rates:
     """Return the model's rates. No CPU, no delay and no syncs at all is an infinite rate."""
     clients = max(1, min(load.clients, _MAX_CLIENTS))

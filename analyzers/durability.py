@@ -41,7 +41,7 @@ known by itself."""
 _DOUBT = 2.0
 """By so much the interval lets the effect of pauses be smaller or larger."""
 _S_DOUBT = 0.1
-_ITERATIONS = 4
+_ITERATIONS = 3
 _VERSION = re.compile(r"(\d+)\.(\d+)(?:\.(\d+))?")
 
 
@@ -440,9 +440,9 @@ def _predicted(model: _Model, result: Durability) -> Durability:
         if without_binlog and setting.sync_binlog:
             continue
         now = setting == model.setting
-        point, low, high = model.interval(setting)
-        if now:
-            point = low = high = model.rate
+        point = low = high = model.rate
+        if not now:
+            point, low, high = model.interval(setting)
         predictions.append(Prediction(setting, point, low, high, now))
     if model.unknown:
         files = " and ".join(sorted(model.unknown))

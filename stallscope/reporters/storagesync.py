@@ -20,11 +20,11 @@ SCHEMA = "stallscope.storage-sync/1"
 
 _LOST = {
     Setting(1, 1): "nothing",
-    Setting(1, 0): "binlog events, if the host dies",
-    Setting(2, 1): "1 s of commits, if the host dies",
-    Setting(2, 0): "1 s of commits, if the host dies",
-    Setting(0, 1): "1 s of commits, if mysqld dies",
-    Setting(0, 0): "1 s of commits, if mysqld dies",
+    Setting(1, 0): "binlog events: host dies",
+    Setting(2, 1): "1 s of commits: host dies",
+    Setting(2, 0): "1 s of commits: host dies",
+    Setting(0, 1): "1 s of commits: server dies",
+    Setting(0, 0): "1 s of commits: server dies",
 }
 _INDENT = "  "
 
@@ -138,22 +138,22 @@ def _settings(found: Durability) -> Iterator[Line]:
     if not found.predictions:
         return
     yield Line("")
-    yield Line("innodb_flush_log_   sync_                               a crash can lose", "bold")
-    yield Line("  at_trx_commit    binlog  commits/s        interval", "bold")
+    yield Line("innodb_flush_log_  sync_                            a crash can lose", "bold")
+    yield Line("  at_trx_commit   binlog  commits/s       interval", "bold")
     for one in found.predictions:
         binlog = str(one.setting.sync_binlog) if found.binlog else "-"
         lost = _LOST.get(one.setting, "") if found.binlog else _LOST_WITHOUT[one.setting.flush]
         yield Line(
-            f"{one.setting.flush:>9}{binlog:>13}{_rate(one.commits_per_s):>12}"
-            f"{_interval(one):>16}  {lost}",
+            f"{one.setting.flush:>8}{binlog:>13}{_rate(one.commits_per_s):>11}"
+            f"{_interval(one):>15}  {lost}",
             "bold" if one.now else "",
         )
 
 
 _LOST_WITHOUT = {
     1: "nothing",
-    2: "1 s of commits, if the host dies",
-    0: "1 s of commits, if mysqld dies",
+    2: "1 s of commits: host dies",
+    0: "1 s of commits: server dies",
 }
 
 
@@ -177,7 +177,7 @@ def _costs(title: str, costs: Mapping[str, SyncCost], found: Durability | None) 
         return
     yield Line("")
     yield Line(
-        f"{title:<30.30} {'syncs':>8} {'a commit':>9} {'mean':>8} {'K':>8} {'R MB/s':>7} {'r²':>5}",
+        f"{title:<29.29} {'syncs':>8} {'a commit':>9} {'mean':>8} {'K':>8} {'R MB/s':>7} {'r²':>5}",
         "bold",
     )
     for name, cost in sorted(costs.items(), key=lambda item: -item[1].syncs):
@@ -187,7 +187,7 @@ def _costs(title: str, costs: Mapping[str, SyncCost], found: Durability | None) 
         rate = "-" if cost.r_mb_s is None else units.number(round(cost.r_mb_s))
         r2 = "-" if cost.r2 is None else f"{cost.r2:.2f}"
         yield Line(
-            f"  {name:<28.28} {cost.syncs:>8} {share:>9} {_ms(cost.mean_ms):>8} {k:>8}"
+            f"  {name:<27.27} {cost.syncs:>8} {share:>9} {_ms(cost.mean_ms):>8} {k:>8}"
             f" {rate:>7} {r2:>5}"
         )
     if found is not None:
