@@ -30,6 +30,9 @@ COMMANDS = {
     "incidents": "list the incidents in the store, with their verdicts",
     "export": "convert captures and incidents to formats of other tools",
     "status": "explain a server's status variables and flag abnormal values",
+    "storage": "show what durability costs, where the bytes go, and what the cache holds",
+    "memory": "show which code made a server's memory grow",
+    "poke": "change one listed variable in a live server's memory, and undo it",
     "calibrate": "learn where this build of a server keeps connections in its memory",
     "symbolize": "add function names to a capture from debug files, by build-id",
     "pack": "make packs: names and layouts of programs, for hosts without debug files",
@@ -191,6 +194,18 @@ def command_module(name: str) -> Command:
             from stallscope.commands import status
 
             return status
+        case "storage":
+            from stallscope.commands import storage
+
+            return storage
+        case "memory":
+            from stallscope.commands import memory
+
+            return memory
+        case "poke":
+            from stallscope.commands import poke
+
+            return poke
         case "calibrate":
             from stallscope.commands import calibrate
 

@@ -12,23 +12,31 @@ from pathlib import Path
 import manpages
 import pytest
 
+from stallscope.commands import storage
 from stallscope.main import COMMANDS, parser
 
 ROOT = Path(__file__).parent.parent.parent
 PAGES = ROOT / "docs" / "commands"
+NAMES = [*COMMANDS, *(f"storage-{part}" for part in storage.PARTS)]
+"""Commands, and the parts of `storage`: each has a page."""
 EVERYWHERE = {"-h", "--help", "--debug"}
 """Options of every command, which stallscope(1) has."""
 _OPTION = re.compile(r"(?<![\w-])(--[a-z][a-z0-9-]+|-[a-zA-Z](?![\w-]))")
 
 
 def options_of(name: str) -> list[list[str]]:
-    """Return the options that --help has, each with all its spellings."""
+    """Return the options that --help of a command, or of a part (storage-sync), has; each with all
+    its spellings."""
+    whole, _, part = name.partition("-")
     (commands,) = (
         action
-        for action in parser([name])._actions
+        for action in parser([whole])._actions
         if isinstance(action, argparse._SubParsersAction)
     )
-    actions = commands.choices[name]._actions
+    actions = commands.choices[whole]._actions
+    if part:
+        (parts,) = (each for each in actions if isinstance(each, argparse._SubParsersAction))
+        actions = parts.choices[part]._actions
     words = [list(action.option_strings) for action in actions]
     return [spellings for spellings in words if spellings and not EVERYWHERE & set(spellings)]
 
@@ -38,7 +46,7 @@ def section(text: str, title: str) -> str:
     return match.group(1) if match else ""
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", NAMES)
 def test_options_of_a_page_are_those_of_the_command(name: str) -> None:
     text = (PAGES / f"{name}.md").read_text()
     options = options_of(name)
@@ -53,7 +61,7 @@ def test_options_of_a_page_are_those_of_the_command(name: str) -> None:
     assert claimed <= known, sorted(claimed - known)
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_page_begins_with_its_risks(name: str) -> None:
     titles = re.findall(r"^## (.*)$", (PAGES / f"{name}.md").read_text(), re.M)
     assert titles[:2] == ["Synopsis", "Risks"]
@@ -61,7 +69,7 @@ def test_a_page_begins_with_its_risks(name: str) -> None:
 
 
 def test_every_page_is_of_a_command() -> None:
-    assert {path.stem for path in PAGES.glob("*.md")} == set(COMMANDS)
+    assert {path.stem for path in PAGES.glob("*.md")} == set(NAMES)
 
 
 @pytest.fixture(scope="module")
