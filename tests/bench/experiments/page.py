@@ -27,7 +27,8 @@ READING = (
     "A figure is the median of some windows; the lowest and the highest are in brackets. **Shows"
     " it** says whether the effect is there, whatever the absolute numbers are: *yes*, *partly* or"
     " *no*. The section says why. **Verdict** is the signature that `stallscope snap` names during"
-    " the experiment, or the command whose output is in the section. The results that this page was written from are in `tests/data/experiments`."
+    " the experiment, or the command whose output is in the section. The results that this page"
+    " was written from are in `tests/data/experiments`."
 )
 COMMANDS = """\
     ./scripts/setup --tests
