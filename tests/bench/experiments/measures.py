@@ -6,21 +6,24 @@ from __future__ import annotations
 import mmap
 import re
 import shutil
+import signal
 import struct
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TypeVar
 
 from tests.bench import progress, snapshots
 from tests.bench.barchart import Bar
 from tests.bench.experiments.model import Sizes, Verdict
 from tests.bench.stats import BenchError, Figure, figure
-from tests.support.servers import SqlServer
+from tests.support.bpf_objects import attached
+from tests.support.servers import SqlServer, wait_until
 from tests.support.stalls.load import sysbench
 from tests.support.targets import target_path
 
@@ -40,8 +43,11 @@ __all__ = [
     "signature",
     "slow_reads",
     "snapped",
+    "watched",
     "written_bytes",
 ]
+
+T = TypeVar("T")
 
 BURSTS = 3
 NO_STALL = "no stall"
@@ -129,10 +135,45 @@ def asked(words: Sequence[str], wanted: Callable[[str], bool], shown: str) -> Ve
     )  # fmt: skip
     if done.returncode not in (0, 3):
         return Verdict(shown, (), missing=(done.stderr.strip().splitlines() or ["no output"])[-1])
-    lines = [line for line in done.stdout.splitlines() if wanted(line)]
+    return Verdict(shown, *_kept(line for line in done.stdout.splitlines() if wanted(line)))
+
+
+def _kept(found: Iterable[str]) -> tuple[tuple[str, ...], str]:
+    """Return the first lines, and where there are none, why."""
+    lines = [line for line in found if line.strip()]
     if len(lines) > MOST_LINES:
         lines[MOST_LINES:] = [f"({len(lines) - MOST_LINES} more lines)"]
-    return Verdict(shown, tuple(lines), missing="" if lines else "its output has nothing of this")
+    return tuple(lines), "" if lines else "its output has nothing of this"
+
+
+def watched(words: Sequence[str], shown: str, work: Callable[[], T]) -> tuple[T, Verdict]:
+    """Do some work while a command of stallscope watches by BPF programs; end the command then."""
+    progress(shown)
+    with subprocess.Popen(
+        [sys.executable, "-P", "-m", "stallscope", *words],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **snapshots.PLACE,
+    ) as process:  # fmt: skip
+        try:
+            wait_until(
+                lambda: process.poll() is not None or attached(_children(process.pid)) > 0,
+                f"{shown} watches",
+            )
+            result = work()
+            time.sleep(SETTLE)
+        finally:
+            process.send_signal(signal.SIGINT)
+        printed, errors = process.communicate(timeout=PATIENCE)
+    lines, missing = _kept(printed.splitlines())
+    if missing and errors.strip():
+        missing = errors.strip().splitlines()[-1]
+    return result, Verdict(shown, lines, missing)
+
+
+def _children(pid: int) -> list[int]:
+    with suppress(FileNotFoundError, ProcessLookupError):
+        tasks = Path(f"/proc/{pid}/task").iterdir()
+        return [int(one) for task in tasks for one in (task / "children").read_text().split()]
+    return []
 
 
 class SlowReads:

@@ -75,8 +75,8 @@ class Result(msgspec.Struct, frozen=True):
     cpus: int
     seconds: float
     """That it took."""
-    load: float
-    """Load average before it."""
+    load: float | None
+    """Load average before it; None: unknown."""
     quick: bool
     found: Found
 

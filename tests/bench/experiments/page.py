@@ -27,7 +27,8 @@ READING = (
     "A figure is the median of some windows; the lowest and the highest are in brackets. **Shows"
     " it** says whether the effect is there, whatever the absolute numbers are: *yes*, *partly* or"
     " *no*. The section says why. **Verdict** is the signature that `stallscope snap` names during"
-    " the experiment. The results that this page was written from are in `tests/data/experiments`."
+    " the experiment, or the command whose output is in the section. The results that this page"
+    " was written from are in `tests/data/experiments`."
 )
 COMMANDS = """\
     ./scripts/setup --tests
@@ -108,8 +109,10 @@ def anchor(title: str) -> str:
 
 def _name(verdict: Verdict) -> str:
     """Return what is short enough for the first table."""
-    if not verdict.command.startswith("stallscope snap"):
+    if verdict.missing:
         return ""
+    if not verdict.command.startswith("stallscope snap"):
+        return f"`{verdict.command.partition(' -')[0]}`"
     for line in verdict.says:
         start, end = line.rfind("["), line.rfind("]")
         if 0 <= start < end:
@@ -125,7 +128,9 @@ def _section(item: Experiment, result: Result) -> Iterator[str]:
     yield ""
     yield item.story
     yield ""
-    measured = f"{result.date}, {result.seconds:.0f} s, load average {result.load:.2f} before it"
+    measured = f"{result.date}, {result.seconds:.0f} s"
+    if result.load is not None:
+        measured += f", load average {result.load:.2f} before it"
     yield f"`{COMMAND.format(item.name)}`, {measured}."
     yield ""
     for drawing in found.drawings:

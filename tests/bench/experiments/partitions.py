@@ -3,16 +3,14 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
 from typing import Any, NamedTuple
 
 from tests.bench import progress
 from tests.bench.barchart import Bar, Bars, Group
-from tests.bench.experiments.measures import asked, memory_of
+from tests.bench.experiments.measures import memory_of, watched
 from tests.bench.experiments.model import Case, Drawing, Experiment, Found, Sizes, Verdict
 from tests.bench.stats import Row, Section
 from tests.support.servers import MySQL55, MySQL97, SqlServer
@@ -56,21 +54,6 @@ def _grown(server: SqlServer, cursor: Any, statement: str) -> Grown:
     return Grown(after[0] - before[0], after[1] - before[1])
 
 
-def _watched(server: SqlServer, seconds: int, work: Callable[[], Grown]) -> tuple[Grown, Verdict]:
-    """Do what makes it grow while ``stallscope memory`` watches; return both."""
-    with ThreadPoolExecutor(1) as pool:
-        asking = pool.submit(
-            asked,
-            ["memory", "-p", str(server.pid), "--seconds", str(seconds), "--top", "1"],
-            lambda line: bool(line.strip()),
-            f"stallscope memory -p PID --seconds {seconds} --top 1",
-        )
-        # Its programs are attached by then.
-        time.sleep(seconds / 2)
-        grown = work()
-        return grown, asking.result()
-
-
 def measure(sizes: Sizes) -> Found:
     parts, mentions = sizes.of(PARTS, 50), sizes.of(MENTIONS, 20)
     grown: dict[tuple[str, str], Grown] = {}
@@ -84,8 +67,10 @@ def measure(sizes: Sizes) -> Found:
                 whole, parted = (f"SELECT id FROM {one} LIMIT 1" for one in ("whole", "parted"))
                 grown[name, WHOLE] = _grown(server, cursor, whole)
                 if verdict is None:
-                    grown[name, PARTED], verdict = _watched(
-                        server, sizes.of(9, 4), partial(_grown, server, cursor, parted)
+                    grown[name, PARTED], verdict = watched(
+                        ["memory", "-p", str(server.pid), "--seconds", "60", "--top", "1"],
+                        "stallscope memory -p PID --seconds 60 --top 1",
+                        partial(_grown, server, cursor, parted),
                     )
                 else:
                     grown[name, PARTED] = _grown(server, cursor, parted)

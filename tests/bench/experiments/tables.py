@@ -31,7 +31,7 @@ from tests.support.stalls.load import sysbench_load
 __all__ = ["LOCK_OPEN", "OPENING_TABLES"]
 
 READ_MS = 8.0
-TABLES, INDEXES = 400, 3
+TABLES, INDEXES = 200, 3
 OPENERS = 10
 SMALL_POOL = ("--innodb-buffer-pool-size=8M", "--innodb-flush-method=O_DIRECT")
 LOOK = 0.05
