@@ -1,169 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "command/options.h"
 
-#include <getopt.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/options_text.h"
+#include "command/option_table.h"
 #include "command/watch_options.h"
 #include "ebpf/wait_kinds.h"
 #include "lock/memory_locks.h"
 
 #define MIN_INTERVAL_NS 10000000
 #define MAX_BURST 10000
-
-enum option_id {
-	OPTION_PID = 256,
-	OPTION_BACKEND,
-	OPTION_ALLOW_STOP,
-	OPTION_STOP_BLOCKED_READS,
-	OPTION_MAX_STACK,
-	OPTION_MAX_THREADS,
-	OPTION_PASSES,
-	OPTION_DEADLINE,
-	OPTION_BURST,
-	OPTION_BURST_INTERVAL,
-	OPTION_NO_KERNEL_STACKS,
-	OPTION_READ_STRING,
-	OPTION_LAYOUT,
-	OPTION_LAYOUT_OF,
-	OPTION_DEBUG_DIR,
-	OPTION_PACK_DIR,
-	OPTION_OUTPUT,
-	OPTION_FORCE_OVERWRITE,
-	OPTION_FORCE,
-	OPTION_CORE,
-	OPTION_EXE,
-	OPTION_SYSROOT,
-	OPTION_RING,
-	OPTION_RECORDING,
-	OPTION_KIND,
-	OPTION_THRESHOLD,
-	OPTION_TOP,
-	OPTION_EVENTS,
-	OPTION_NO_UPROBES,
-	OPTION_NO_ATTACH,
-	OPTION_NO_TIMER,
-	OPTION_POLL_INTERVAL,
-	OPTION_AT_REST,
-	OPTION_HISTORY,
-	OPTION_INTERVAL,
-	OPTION_DURATION,
-	OPTION_SECONDS,
-	OPTION_FOLLOW,
-	OPTION_WATCH,
-	OPTION_CAPTURE_THRESHOLD,
-	OPTION_CONVOY,
-	OPTION_CAPTURE_INTERVAL,
-	OPTION_CAPTURES,
-	OPTION_STACKS,
-	OPTION_FAULTS,
-	OPTION_WORD,
-	OPTION_FILE,
-	OPTION_PROCESS,
-	OPTION_RECORD,
-	OPTION_DO,
-	OPTION_FOR,
-	OPTION_HASH,
-	OPTION_OPEN_FILES,
-	OPTION_HELP,
-};
-
-// The commands that have an option.
-#define LIVE (1u << STALL_COMMAND_SNAP | 1u << STALL_COMMAND_SERVE)
-#define WAITS (1u << STALL_COMMAND_WAITS)
-#define SERVE (1u << STALL_COMMAND_SERVE)
-#define WATCH (WAITS | SERVE)
-#define CORE (1u << STALL_COMMAND_CORE)
-#define RING (1u << STALL_COMMAND_RING)
-#define MEMORY (1u << STALL_COMMAND_MEMORY | 1u << STALL_COMMAND_SESSIONS)
-#define RINGS (1u << STALL_COMMAND_RINGS)
-#define STORAGE (1u << STALL_COMMAND_STORAGE)
-#define SAVED (CORE | RING)
-#define SYMBOLIZE (1u << STALL_COMMAND_SYMBOLIZE)
-#define PACK (1u << STALL_COMMAND_PACK)
-#define GROWTH (1u << STALL_COMMAND_GROWTH)
-#define POKE (1u << STALL_COMMAND_POKE)
-#define ANY ~0u
-
-static const struct {
-	struct option option;
-	unsigned int commands;
-} known_options[] = {
-	{{"pid", required_argument, NULL, OPTION_PID},
-	 LIVE | WAITS | RINGS | MEMORY | STORAGE | GROWTH | POKE},
-	{{"backend", required_argument, NULL, OPTION_BACKEND}, LIVE | WAITS},
-	{{"allow-stop", no_argument, NULL, OPTION_ALLOW_STOP}, LIVE},
-	{{"stop-blocked-reads", no_argument, NULL, OPTION_STOP_BLOCKED_READS}, LIVE},
-	{{"max-stack", required_argument, NULL, OPTION_MAX_STACK}, LIVE | SAVED | GROWTH},
-	{{"max-threads", required_argument, NULL, OPTION_MAX_THREADS}, LIVE | SAVED},
-	{{"passes", required_argument, NULL, OPTION_PASSES}, LIVE},
-	{{"deadline", required_argument, NULL, OPTION_DEADLINE}, LIVE | SAVED},
-	{{"burst", required_argument, NULL, OPTION_BURST}, LIVE},
-	{{"burst-interval", required_argument, NULL, OPTION_BURST_INTERVAL}, LIVE},
-	{{"no-kernel-stacks", no_argument, NULL, OPTION_NO_KERNEL_STACKS}, LIVE},
-	{{"read-string", required_argument, NULL, OPTION_READ_STRING}, LIVE | CORE},
-	{{"layout", required_argument, NULL, OPTION_LAYOUT}, LIVE | MEMORY},
-	{{"layout-of", required_argument, NULL, OPTION_LAYOUT_OF}, LIVE},
-	{{"debug-dir", required_argument, NULL, OPTION_DEBUG_DIR},
-	 LIVE | WAITS | SAVED | SYMBOLIZE | PACK | GROWTH},
-	{{"pack-dir", required_argument, NULL, OPTION_PACK_DIR},
-	 LIVE | WAITS | SAVED | SYMBOLIZE | GROWTH},
-	{{"output", required_argument, NULL, OPTION_OUTPUT},
-	 1u << STALL_COMMAND_SNAP | SAVED | PACK},
-	{{"force-overwrite", no_argument, NULL, OPTION_FORCE_OVERWRITE}, LIVE | SAVED | PACK},
-	{{"force", no_argument, NULL, OPTION_FORCE}, LIVE | WAITS | STORAGE},
-	{{"core", required_argument, NULL, OPTION_CORE}, CORE},
-	{{"exe", required_argument, NULL, OPTION_EXE}, CORE},
-	{{"sysroot", required_argument, NULL, OPTION_SYSROOT}, SAVED},
-	{{"ring", required_argument, NULL, OPTION_RING}, LIVE | WAITS | RING | RINGS},
-	{{"recording", required_argument, NULL, OPTION_RECORDING}, RINGS},
-	{{"kind", required_argument, NULL, OPTION_KIND}, WATCH},
-	{{"threshold", required_argument, NULL, OPTION_THRESHOLD}, WATCH | RINGS},
-	{{"top", required_argument, NULL, OPTION_TOP}, WATCH},
-	{{"events", no_argument, NULL, OPTION_EVENTS}, WATCH},
-	{{"no-uprobes", no_argument, NULL, OPTION_NO_UPROBES}, WATCH},
-	{{"no-attach", no_argument, NULL, OPTION_NO_ATTACH}, WATCH},
-	{{"no-timer", no_argument, NULL, OPTION_NO_TIMER}, WATCH},
-	{{"poll-interval", required_argument, NULL, OPTION_POLL_INTERVAL}, WATCH},
-	{{"at-rest", no_argument, NULL, OPTION_AT_REST}, WATCH},
-	{{"history", no_argument, NULL, OPTION_HISTORY}, WATCH},
-	{{"interval", required_argument, NULL, OPTION_INTERVAL}, WATCH | STORAGE},
-	{{"seconds", required_argument, NULL, OPTION_SECONDS}, STORAGE},
-	{{"duration", required_argument, NULL, OPTION_DURATION}, WAITS | GROWTH},
-	{{"stacks", required_argument, NULL, OPTION_STACKS}, GROWTH},
-	{{"faults", required_argument, NULL, OPTION_FAULTS}, GROWTH},
-	{{"follow", no_argument, NULL, OPTION_FOLLOW}, WATCH},
-	{{"watch", no_argument, NULL, OPTION_WATCH}, SERVE},
-	{{"capture-threshold", required_argument, NULL, OPTION_CAPTURE_THRESHOLD}, SERVE},
-	{{"convoy", required_argument, NULL, OPTION_CONVOY}, SERVE},
-	{{"capture-interval", required_argument, NULL, OPTION_CAPTURE_INTERVAL}, SERVE},
-	{{"captures", required_argument, NULL, OPTION_CAPTURES}, SERVE},
-	{{"word", required_argument, NULL, OPTION_WORD}, POKE},
-	{{"file", required_argument, NULL, OPTION_FILE}, POKE},
-	{{"process", required_argument, NULL, OPTION_PROCESS}, POKE},
-	{{"record", required_argument, NULL, OPTION_RECORD}, POKE},
-	{{"do", required_argument, NULL, OPTION_DO}, POKE},
-	{{"for", required_argument, NULL, OPTION_FOR}, POKE},
-	{{"hash", no_argument, NULL, OPTION_HASH}, POKE},
-	{{"open-files", no_argument, NULL, OPTION_OPEN_FILES}, POKE},
-	{{"help", no_argument, NULL, OPTION_HELP}, ANY},
-};
-#define KNOWN_OPTIONS (sizeof(known_options) / sizeof(known_options[0]))
-
-static const char *const commands[] = {
-	[STALL_COMMAND_SNAP] = "snap",	       [STALL_COMMAND_CORE] = "core",
-	[STALL_COMMAND_SERVE] = "serve",       [STALL_COMMAND_SYMBOLIZE] = "symbolize",
-	[STALL_COMMAND_FEATURES] = "features", [STALL_COMMAND_WAITS] = "waits",
-	[STALL_COMMAND_RING] = "ring",	       [STALL_COMMAND_RINGS] = "rings",
-	[STALL_COMMAND_MEMORY] = "memory",     [STALL_COMMAND_SESSIONS] = "sessions",
-	[STALL_COMMAND_PACK] = "pack",	       [STALL_COMMAND_STORAGE] = "storage",
-	[STALL_COMMAND_CACHE] = "cache",
-	[STALL_COMMAND_GROWTH] = "growth",
-	[STALL_COMMAND_POKE] = "poke",
-};
 
 static struct stall_error *add_pid(struct stall_options *options, const char *text)
 {
@@ -463,11 +312,11 @@ static struct stall_error *apply(struct stall_options *options, int id, const ch
 
 static struct stall_error *parse_options(struct stall_options *options, int argc, char **argv)
 {
-	struct option long_options[KNOWN_OPTIONS + 1] = {};
+	struct option long_options[STALL_MAX_OPTIONS + 1] = {};
 	int id, index;
 
-	for (size_t i = 0; i < KNOWN_OPTIONS; i++)
-		long_options[i] = known_options[i].option;
+	for (size_t i = 0; i < stall_known_option_count; i++)
+		long_options[i] = stall_known_options[i].option;
 	// FILE may come first.
 	if (options->command == STALL_COMMAND_PACK && argc > 1 && argv[1][0] != '-') {
 		options->file = argv[1];
@@ -489,11 +338,11 @@ static struct stall_error *parse_options(struct stall_options *options, int argc
 		}
 		if (id == 'p') // the first one
 			index = 0;
-		if (!(known_options[index].commands & 1u << options->command))
+		if (!(stall_known_options[index].commands & 1u << options->command))
 			return stall_usage("--%s: not an option of %s",
-					   known_options[index].option.name, argv[0]);
-		struct stall_error *err = apply(options, known_options[index].option.val,
-						known_options[index].option.name, optarg);
+					   stall_known_options[index].option.name, argv[0]);
+		struct stall_error *err = apply(options, stall_known_options[index].option.val,
+						stall_known_options[index].option.name, optarg);
 		if (err)
 			return err;
 	}
@@ -543,25 +392,6 @@ static struct stall_error *check(const struct stall_options *options, const char
 	return NULL;
 }
 
-static struct stall_error *parse_command(const char *text, enum stall_command *ret)
-{
-	if (!strcmp(text, "--help") || !strcmp(text, "-h") || !strcmp(text, "help")) {
-		*ret = STALL_COMMAND_HELP;
-		return NULL;
-	}
-	if (!strcmp(text, "--version") || !strcmp(text, "-V")) {
-		*ret = STALL_COMMAND_VERSION;
-		return NULL;
-	}
-	for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++) {
-		if (commands[i] && !strcmp(text, commands[i])) {
-			*ret = i;
-			return NULL;
-		}
-	}
-	return stall_usage("\"%s\": unknown command", text);
-}
-
 // Takes over what it shares with snap; options for events, lines or captures switch the wait
 // programs on.
 static void complete_serve(struct stall_options *options)
@@ -595,7 +425,7 @@ struct stall_error *stall_options_init(struct stall_options *options, int argc, 
 		return stall_usage("a command is missing: snap, serve, waits, core, ring, "
 				   "rings, memory, growth, sessions, storage, cache, poke, "
 				   "symbolize, pack or features");
-	err = parse_command(argv[1], &options->command);
+	err = stall_command_parse(argv[1], &options->command);
 	if (err)
 		return err;
 	stall_snapshot_options_init(&options->capture.snapshot);

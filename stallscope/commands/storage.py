@@ -4,14 +4,11 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from stallscope.base.errors import Exit, UsageError
 
-if TYPE_CHECKING:
-    from stallscope.main import Command
-
-__all__ = ["EPILOG", "PARTS", "add_arguments", "part_module", "run"]
+__all__ = ["EPILOG", "PARTS", "add_arguments", "Part", "part_module", "run"]
 
 EPILOG = """\
 examples:
@@ -28,7 +25,17 @@ PARTS = {
 """Each has a module in stallscope.commands; ``part_module`` imports one."""
 
 
-def part_module(name: str) -> Command:
+class Part(Protocol):
+    """The interface of the parts' modules."""
+
+    EPILOG: str
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None: ...
+
+    def run(self, args: argparse.Namespace) -> Exit: ...
+
+
+def part_module(name: str) -> Part:
     """Import one part."""
     match name:
         case "sync":

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// The commands of stallscope-probe, and which of them has which option.
+#ifndef STALL_OPTION_TABLE_H
+#define STALL_OPTION_TABLE_H
+
+#include <getopt.h>
+
+#include "command/options.h"
+
+enum option_id {
+	OPTION_PID = 256,
+	OPTION_BACKEND,
+	OPTION_ALLOW_STOP,
+	OPTION_STOP_BLOCKED_READS,
+	OPTION_MAX_STACK,
+	OPTION_MAX_THREADS,
+	OPTION_PASSES,
+	OPTION_DEADLINE,
+	OPTION_BURST,
+	OPTION_BURST_INTERVAL,
+	OPTION_NO_KERNEL_STACKS,
+	OPTION_READ_STRING,
+	OPTION_LAYOUT,
+	OPTION_LAYOUT_OF,
+	OPTION_DEBUG_DIR,
+	OPTION_PACK_DIR,
+	OPTION_OUTPUT,
+	OPTION_FORCE_OVERWRITE,
+	OPTION_FORCE,
+	OPTION_CORE,
+	OPTION_EXE,
+	OPTION_SYSROOT,
+	OPTION_RING,
+	OPTION_RECORDING,
+	OPTION_KIND,
+	OPTION_THRESHOLD,
+	OPTION_TOP,
+	OPTION_EVENTS,
+	OPTION_NO_UPROBES,
+	OPTION_NO_ATTACH,
+	OPTION_NO_TIMER,
+	OPTION_POLL_INTERVAL,
+	OPTION_AT_REST,
+	OPTION_HISTORY,
+	OPTION_INTERVAL,
+	OPTION_DURATION,
+	OPTION_SECONDS,
+	OPTION_FOLLOW,
+	OPTION_WATCH,
+	OPTION_CAPTURE_THRESHOLD,
+	OPTION_CONVOY,
+	OPTION_CAPTURE_INTERVAL,
+	OPTION_CAPTURES,
+	OPTION_STACKS,
+	OPTION_FAULTS,
+	OPTION_WORD,
+	OPTION_FILE,
+	OPTION_PROCESS,
+	OPTION_RECORD,
+	OPTION_DO,
+	OPTION_FOR,
+	OPTION_HASH,
+	OPTION_OPEN_FILES,
+	OPTION_HELP,
+};
+
+// Sets of commands.
+#define LIVE (1u << STALL_COMMAND_SNAP | 1u << STALL_COMMAND_SERVE)
+#define WAITS (1u << STALL_COMMAND_WAITS)
+#define SERVE (1u << STALL_COMMAND_SERVE)
+#define WATCH (WAITS | SERVE)
+#define CORE (1u << STALL_COMMAND_CORE)
+#define RING (1u << STALL_COMMAND_RING)
+#define MEMORY (1u << STALL_COMMAND_MEMORY | 1u << STALL_COMMAND_SESSIONS)
+#define RINGS (1u << STALL_COMMAND_RINGS)
+#define STORAGE (1u << STALL_COMMAND_STORAGE)
+#define SAVED (CORE | RING)
+#define SYMBOLIZE (1u << STALL_COMMAND_SYMBOLIZE)
+#define PACK (1u << STALL_COMMAND_PACK)
+#define GROWTH (1u << STALL_COMMAND_GROWTH)
+#define POKE (1u << STALL_COMMAND_POKE)
+#define ANY ~0u
+
+#define STALL_MAX_OPTIONS 128
+
+struct stall_known_option {
+	struct option option;
+	unsigned int commands; // that have it: a set
+};
+
+// The first is "pid", whose short form is "-p".
+extern const struct stall_known_option stall_known_options[];
+extern const size_t stall_known_option_count;
+
+struct stall_error *stall_command_parse(const char *text, enum stall_command *ret);
+
+#endif
