@@ -87,6 +87,11 @@ def assert_syncs(found: FileSums, *sizes: int) -> None:
     assert (found.sum_tt > 0) == bool(sizes)
 
 
+def sees_ring(line: StorageLine) -> bool:
+    """Return whether requests of io_uring are seen on this kernel."""
+    return any(program.ok for program in line.programs if program.name == "io_uring")
+
+
 def is_charged(folder: Path) -> bool:
     return folder.name != "tmpfs"
 
@@ -205,7 +210,7 @@ def test_all_ways_to_write(target: Target) -> None:
             do(target, "fsync", name, 1)
         final = counting.finish()
     for way, (count, size) in made.items():
-        if count:
+        if count and ("uring" not in way or sees_ring(final)):
             found = file_of(final, way)
             assert (found.requests, found.requested_bytes) == (count, count * size), way
             if way in SAFE:
@@ -220,7 +225,7 @@ def test_a_write_and_the_sync_that_is_linked_to_it(target: Target) -> None:
     with Counting(target.pid) as counting:
         count = do(target, "linked", "linked", 3, 600)
         final = counting.finish()
-    if not count:
+    if not count or not sees_ring(final):
         pytest.skip("no io_uring here")
     found = file_of(final, "linked")
     assert found.requests == 3
