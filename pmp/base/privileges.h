@@ -73,7 +73,7 @@ struct stall_privileges {
 	bool opens_programs; // and folders, that a path such as /proc/PID/exe may name
 	bool asks_as_owner;  // what the kernel shows only to the owner of a file
 	bool sets_uprobes;
-	bool pokes; // changes a process, and nothing else
+	bool pokes;		   // changes a process, and nothing else
 	bool stops_threads;	   // in a child that raises its priority
 	const char *output_folder; // where files are made; NULL: nowhere
 };

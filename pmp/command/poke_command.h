@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "poke/poke.h"
+#include "poke/poke_process.h"
 
 #define STALL_POKE_MAX_WORDS 64
 

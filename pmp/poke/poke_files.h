@@ -4,11 +4,15 @@
 #ifndef STALL_POKE_FILES_H
 #define STALL_POKE_FILES_H
 
-#include "poke/poke.h"
+#include "base/error.h"
+#include "poke/poke_change.h"
 
 #ifndef SYS_pidfd_getfd
 #define SYS_pidfd_getfd 438
 #endif
+
+// FD:DEV:INO, decimal.
+struct stall_error *stall_poke_file_parse(const char *text, struct stall_poke_file *ret);
 
 // What a descriptor of the process is now.
 struct stall_open_file {

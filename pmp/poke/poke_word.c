@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <sys/uio.h>
 
+#include "poke/poke_process.h"
+
 struct stall_error *stall_poke_word_parse(const char *text, struct stall_poke_word *ret)
 {
 	struct stall_poke_word word = {};

@@ -3,7 +3,11 @@
 #ifndef STALL_POKE_WORD_H
 #define STALL_POKE_WORD_H
 
-#include "poke/poke.h"
+#include "base/error.h"
+#include "poke/poke_change.h"
+
+// ADDRESS:SIZE:OLD:NEW, hexadecimal but the size.
+struct stall_error *stall_poke_word_parse(const char *text, struct stall_poke_word *ret);
 
 struct stall_error *stall_poke_word_check(const struct stall_target *target,
 					  const struct stall_poke_word *word);

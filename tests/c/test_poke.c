@@ -11,6 +11,8 @@
 #include "base/child_process.h"
 #include "base/sha256.h"
 #include "check.h"
+#include "poke/poke_files.h"
+#include "poke/poke_process.h"
 #include "poke/poke_record.h"
 #include "poke/poke_word.h"
 

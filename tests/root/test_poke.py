@@ -184,16 +184,18 @@ def test_both_killed_at_once_is_said(tmp_path: Path) -> None:
         assert target.ask("read")["word"] == 0
 
 
-def test_hangup_and_kill_of_the_command(tmp_path: Path) -> None:
+def test_hangup_and_interrupt_do_not_end_it(tmp_path: Path) -> None:
     with Target("pokes") as target:
         words = ("-p", target.pid, "--allow-list", list_for(target, tmp_path))
-        done = poke("word", "--value", 1, *words, "--for", "1", "--yes", "--records", tmp_path)
+        done = poke("word", "--value", 1, *words, "--for", "1h", "--yes", "--records", tmp_path)
         assert done.returncode == 0, done.stderr
         (state,) = poking.states(tmp_path)[0]
         for pid in state.supervisors:
             os.kill(pid, signal.SIGHUP)
             os.kill(pid, signal.SIGINT)
         assert target.ask("read")["word"] == 1
+        assert len(supervisors(state.stored)) == 2
+        os.kill(state.supervisors[0], signal.SIGTERM)
         assert wait_undone(state.stored).events[-1].detail == "new"
         assert target.ask("read")["word"] == 0
 
