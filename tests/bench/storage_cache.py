@@ -46,11 +46,21 @@ class Sizes:
     many: int = 10_000
     pairs: int = 6
     seconds: float = 5.0
-    binlog_mib: int = 1024
+    uncache_pairs: int = 5
+    uncache_seconds: float = 3.0
+    binlog_mib: int = 256
 
 
 FULL = Sizes()
-QUICK = Sizes(files=(1, 64), runs=3, many=1000, pairs=2, seconds=2.0, binlog_mib=64)
+QUICK = Sizes(
+    files=(1, 64),
+    runs=3,
+    many=1000,
+    pairs=2,
+    seconds=2.0,
+    uncache_pairs=2,
+    binlog_mib=64,
+)
 
 
 def sections(server_name: str, quick: bool, only: Sequence[str]) -> Iterator[Section]:
@@ -235,7 +245,7 @@ def _write_binlogs(server: SqlServer, mib: int) -> None:
     for _ in range(mib):
         server.execute(f"UPDATE logs.one SET a = a + 1 WHERE a < LENGTH('{text}')")
     server.execute("FLUSH BINARY LOGS")
-    os.sync()
+    _write_back(server)
 
 
 def _reads(server: SqlServer) -> int:
@@ -249,20 +259,19 @@ def uncache_section(server: SqlServer, sizes: Sizes) -> Section:
     _write_binlogs(server, sizes.binlog_mib)
     ratios, before, after, reads, freed, times = [], [], [], [], [], []
     with sysbench_load(server, 1, "oltp_write_only"):
-        _window(server, sizes.seconds)
-        for pair in range(sizes.pairs):
-            progress(f"storage-cache: uncache, pair {pair + 1} of {sizes.pairs}")
+        _window(server, sizes.uncache_seconds)
+        for pair in range(sizes.uncache_pairs):
+            progress(f"storage-cache: uncache, pair {pair + 1} of {sizes.uncache_pairs}")
             _cache_again(server)
-            os.sync()
             read = _reads(server)
-            first = _window(server, sizes.seconds)[1]
+            first = _window(server, sizes.uncache_seconds)[1]
             read_before = _reads(server) - read
             begun = time.monotonic()
             done = _command(server, "--uncache", "binlog", "--yes")
             times.append((time.monotonic() - begun) * 1e3)
             freed.append(float(done["uncache"]["freed_bytes"]) / MIB)
             read = _reads(server)
-            last = _window(server, sizes.seconds)[1]
+            last = _window(server, sizes.uncache_seconds)[1]
             reads.append((_reads(server) - read - read_before) / 1024)
             before.append(first)
             after.append(last)
@@ -279,7 +288,7 @@ def uncache_section(server: SqlServer, sizes: Sizes) -> Section:
     return Section(
         "uncache",
         f"{server.name} {server.version()}: `--uncache binlog --yes`, sysbench oltp_write_only by"
-        f" one thread, windows of {sizes.seconds:g} s before and after",
+        f" one thread, windows of {sizes.uncache_seconds:g} s before and after",
         (Row(f"{sizes.binlog_mib} MiB of binary logs", cells),),
         goals=(("one thread's queries within 5 %", abs(ratio - 1) <= 0.05),),
         notes=(
@@ -289,12 +298,23 @@ def uncache_section(server: SqlServer, sizes: Sizes) -> Section:
     )
 
 
+def _old_logs(server: SqlServer) -> list[str]:
+    found = [one for one in ask(server.pid).files if one.kind == "binlog" and not one.is_open]
+    return [f"/proc/{server.pid}/root{one.path}" for one in found]
+
+
+def _write_back(server: SqlServer) -> None:
+    """Wait until the disk has the old logs: other files of the host are not waited for."""
+    for path in _old_logs(server):
+        with open(path, "rb") as file:
+            os.fsync(file.fileno())
+
+
 def _cache_again(server: SqlServer) -> None:
-    for one in ask(server.pid).files:
-        if one.kind == "binlog" and not one.is_open:
-            with open(f"/proc/{server.pid}/root{one.path}", "rb") as file:
-                while file.read(MIB):
-                    pass
+    for path in _old_logs(server):
+        with open(path, "rb") as file:
+            while file.read(MIB):
+                pass
 
 
 def _command(server: SqlServer, *options: str) -> dict[str, dict[str, float]]:
