@@ -84,7 +84,8 @@ report   how long the HTML report takes to write and to open in Chromium, and it
 lighthouse
          what Lighthouse says of the report's accessibility: a score of 100 (no root)
 memory   whether stacks explain the memory that a server takes, and what watching it costs:
-         growth-mysql55, growth-mariadb, growth-mysql97, cost-mysql55, cost-mariadb, cost-mysql97
+         growth-mysql55, growth-mariadb, growth-mysql97, cost-mysql55, cost-mariadb, cost-mysql97,
+         cost-fault, faults-mysql55, faults-mariadb, faults-mysql97
 soak     what the tool holds after thousands of captures and after hours: captures, agent (of
          --minutes); and what it does with very much: scale, churn, servers
 cli      how soon a command starts, what commands without a server and exports cost: start,
