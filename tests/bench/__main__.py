@@ -97,7 +97,8 @@ storage-sync
          whether `storage sync` predicts commits a second at each durability setting, from a
          measurement at one of them: mysql55, mariadb, mysql97; --clients, --delay, --from
 memory   whether stacks explain the memory that a server takes, and what watching it costs:
-         growth-mysql55, growth-mariadb, growth-mysql97, cost-mysql55, cost-mariadb, cost-mysql97
+         growth-mysql55, growth-mariadb, growth-mysql97, cost-mysql55, cost-mariadb, cost-mysql97,
+         cost-fault, faults-mysql55, faults-mariadb, faults-mysql97
 soak     what the tool holds after thousands of captures and after hours: captures, agent (of
          --minutes); and what it does with very much: scale, churn, servers
 storage-writes

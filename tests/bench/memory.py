@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
+from pathlib import Path
 
 from stallscope.analyzers import memory as analyzer
 from stallscope.collectors import memory
@@ -24,6 +26,7 @@ from tests.bench.overhead_parts import sides, variant_rows
 from tests.bench.overhead_variants import AGAIN, NOTHING, WHOLE
 from tests.bench.stats import BenchError, Figure, Row, Section, figure
 from tests.support.servers import MariaDB, MySQL55, MySQL97, SqlServer
+from tests.support.targets import Target
 
 __all__ = ["QUICK_PARTITIONS", "grown", "make_tables", "opened", "sections", "union"]
 
@@ -40,6 +43,8 @@ LOAD_THREADS = 8
 BLOCKS = 25
 QUICK_BLOCKS = 4
 WINDOW_SECONDS = 1.0
+FAULT_BYTES = 64 << 20
+FAULT_ROUNDS = 20
 MOST_SECONDS = 120.0
 SERVERS: tuple[type[SqlServer], ...] = (MySQL55, MariaDB, MySQL97)
 OPTIONS = ("--table-open-cache=4000", "--open-files-limit=10000")
@@ -57,6 +62,10 @@ def make_tables(server: SqlServer, partitions: int) -> None:
 
 def grown(server: SqlServer, work: Callable[[], None]) -> MemoryReport:
     """Record while ``work`` is done; return what the command would print."""
+    return _recorded(server.pid, work)
+
+
+def _recorded(pid: int, work: Callable[[], None]) -> MemoryReport:
     ready = threading.Event()
     over = threading.Event()
     found: list[MemoryReport] = []
@@ -65,7 +74,7 @@ def grown(server: SqlServer, work: Callable[[], None]) -> MemoryReport:
     def record() -> None:
         try:
             growth = memory.record(
-                server.pid,
+                pid,
                 memory.Options(seconds=MOST_SECONDS),
                 ready=ready.set,
                 ended=over.is_set,
@@ -201,6 +210,81 @@ def _cost(made: SqlServer, blocks: int, seed: int) -> Section:
     )
 
 
+def _ran_ns(pid: int) -> int:
+    """Return the CPU time of a process's first thread."""
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0])
+
+
+def _faults(target: Target, rounds: int) -> list[float]:
+    """Return the nanoseconds of a page's first touch, the mean of each round."""
+    found = []
+    for _ in range(rounds):
+        before = _ran_ns(target.pid)
+        target.ask(f"mmap {FAULT_BYTES}")
+        found.append((_ran_ns(target.pid) - before) / (FAULT_BYTES // 4096))
+        target.ask(f"back {FAULT_BYTES}")
+    return found
+
+
+def _fault_cost(rounds: int) -> Section:
+    """Measure what a fault costs the process that is watched, and another one, in turns."""
+    with Target("growth") as watched, Target("growth") as other:
+        costs: dict[str, list[float]] = {name: [] for name in ("watched", "other")}
+        without: dict[str, list[float]] = {name: [] for name in ("watched", "other")}
+        for number in range(rounds):
+            progress(f"faults: round {number + 1} of {rounds}")
+            for name, target in (("watched", watched), ("other", other)):
+                without[name] += _faults(target, 1)
+
+            def measure() -> None:
+                for name, target in (("watched", watched), ("other", other)):
+                    costs[name] += _faults(target, 1)
+
+            _recorded(watched.pid, measure)
+    rows = tuple(
+        Row(
+            title,
+            {
+                "without": figure(without[name], "ns"),
+                "with": figure(costs[name], "ns"),
+                "added": figure(
+                    [a - b for a, b in zip(costs[name], without[name], strict=True)], "ns"
+                ),
+            },
+        )
+        for name, title in (("watched", "the watched process"), ("other", "another process"))
+    )
+    return Section(
+        "cost-fault",
+        f"CPU time of the first touch of a page, {FAULT_BYTES // 4096} pages in a row",
+        rows,
+        notes=("more pages in a second than have a record of their own: many are sampled",),
+    )
+
+
+def _faults_per_query(made: SqlServer) -> Section:
+    """Count the faults of a server under a steady load: what a query pays is so many times more."""
+    with ExitStack() as stack:
+        server = stack.enter_context(made)
+        stack.enter_context(fixed_rate(server, TEST, RATES[TEST], LOAD_THREADS))
+        name = f"{server.name} {server.version()}"
+        values = []
+        for _ in range(5):
+            faults, queries = _minor_faults(server.pid), server.status("Questions")
+            time.sleep(2)
+            done = server.status("Questions") - queries
+            values.append((_minor_faults(server.pid) - faults) / max(1, done))
+    return Section(
+        f"faults-{made.name}",
+        f"Page faults of a query of {TEST}: {name}",
+        (Row("a query", {"faults": figure(values, "")}),),
+    )
+
+
+def _minor_faults(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[7])
+
+
 def sections(server: str, quick: bool, only: Sequence[str]) -> Iterator[Section]:
     """Measure each server; ``only``: beginnings of tables."""
     partitions = QUICK_PARTITIONS if quick else PARTITIONS
@@ -213,3 +297,9 @@ def sections(server: str, quick: bool, only: Sequence[str]) -> Iterator[Section]
         name = f"cost-{made.name}"
         if not only or any(name.startswith(word) for word in only):
             yield _cost(made(), QUICK_BLOCKS if quick else BLOCKS, 1)
+    if not only or "cost-fault".startswith(tuple(only)):
+        yield _fault_cost(5 if quick else FAULT_ROUNDS)
+    for made in SERVERS:
+        name = f"faults-{made.name}"
+        if not only or any(name.startswith(word) for word in only):
+            yield _faults_per_query(made())
