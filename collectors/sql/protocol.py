@@ -258,7 +258,7 @@ class SqlSession:
             for _ in range(count):
                 raw._execute_command(COMMAND.COM_QUERY, TAG + sql)
             for _ in range(count):
-                raw._next_seq_id = 1  # each answer begins anew
+                raw._next_seq_id = 1  # each answer counts again from 1
                 raw._read_query_result()
             del cursor
 

@@ -228,7 +228,7 @@ static int made(struct node *dir, const char *name, const struct fuse_in_header 
 	return look_up(dir, name, ret);
 }
 
-// Every reading begins anew and skips: the folders of a server are small.
+// Each call reads from the start and skips: the folders of a server are small.
 static int read_dir(struct node *node, const struct fuse_read_in *in, char *ret)
 {
 	int fd = openat(node->path, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
