@@ -35,7 +35,7 @@ EXTENT = 64
 read ahead, and nobody needs it."""
 FRAGMENTS = 32
 """Pages of an index that come before its extents."""
-READ = 40 << 20
+READ = 33 << 20
 """Bytes that the disk gives in a second: enough for the queries, too little with what nobody
 needs."""
 PHASES = (("read-ahead on", 20.0), ("poked: off", 20.0), ("on again", 15.0))
