@@ -148,8 +148,9 @@ def measure_opening(sizes: Sizes) -> Found:
             ),
         ),
         why="The data is in memory, and a preloaded library makes each read longer, since this"
-        " machine's disk answers at once. 9.7 keeps statistics in tables (`innodb_stats_persistent`), reads no indexes for"
-        " them, and opens tables without a global lock.",
+        " machine's disk answers at once. 9.7 keeps statistics in tables"
+        " (`innodb_stats_persistent`), reads no indexes for them, and opens tables without a"
+        " global lock.",
     )
 
 
