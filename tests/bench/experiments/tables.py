@@ -32,7 +32,7 @@ from tests.support.stalls.load import sysbench_load
 __all__ = ["LOCK_OPEN", "OPENING_TABLES"]
 
 READ_MS = 8.0
-TABLES, INDEXES = 200, 7
+TABLES, INDEXES = 100, 7
 OPENERS = 10
 SMALL_POOL = ("--innodb-buffer-pool-size=8M", "--innodb-file-per-table=ON")
 FEWER, COLD = "--innodb-stats-sample-pages=1", "--innodb-buffer-pool-load-at-startup=OFF"
