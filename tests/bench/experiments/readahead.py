@@ -214,7 +214,7 @@ READ_AHEAD = Experiment(
     "Clients read ranges of one extent (64 pages), and the server reads the next extent ahead,"
     " which nobody needs, from a disk that has no room for that. `stallscope poke` sets"
     " `srv_startup_is_before_trx_rollback_phase`, which linear read-ahead asks, and undoes it.",
-    "`stallscope poke` for the night; from 5.5 on `innodb_read_ahead_threshold = 64`",
+    "`stallscope poke` for the night; then a larger `innodb_read_ahead_threshold`",
     measure,
     ("mysql55", "freeze"),
 )
