@@ -27,8 +27,10 @@ READING = (
     "A figure is the median of some windows; the lowest and the highest are in brackets. **Shows"
     " it** says whether the effect is there, whatever the absolute numbers are: *yes*, *partly* or"
     " *no*. The section says why. **Verdict** is the signature that `stallscope snap` names during"
-    " the experiment, or the command whose output is in the section. The results that this page"
-    " was written from are in `tests/data/experiments`."
+    " the experiment, or the command whose output is in the section. Where the load average is"
+    " high, other programs ran beside the experiment: compare figures within such a section, and"
+    " not with others. The results that this page was written from are in"
+    " `tests/data/experiments`."
 )
 COMMANDS = """\
     ./scripts/setup --tests
@@ -94,7 +96,7 @@ def _row(item: Experiment, result: Result) -> str:
         item.seed.number,
         found.ours,
         found.shows,
-        " ".join(filter(None, (_name(verdict) for verdict in found.verdicts))) or NO_VERDICT,
+        ", ".join(filter(None, (_name(verdict) for verdict in found.verdicts))) or NO_VERDICT,
         item.fix,
         found.after,
     ]
