@@ -8,7 +8,7 @@ from typing import Protocol
 
 from stallscope.base.errors import Exit, UsageError
 
-__all__ = ["EPILOG", "PARTS", "add_arguments", "Part", "part_module", "run"]
+__all__ = ["EPILOG", "PARTS", "Part", "add_arguments", "part_module", "run"]
 
 EPILOG = """\
 examples:

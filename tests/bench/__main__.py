@@ -37,9 +37,9 @@ from tests.bench import (
     probes,
     progress,
     report,
-    storage_writes,
-    storage_sync,
     storage_cache,
+    storage_sync,
+    storage_writes,
     top,
     verdict,
 )
@@ -232,6 +232,7 @@ def arguments() -> argparse.Namespace:
     of_syncs.add_argument("--delay", type=float, action="append", metavar="MS", help="default 0, 5")
     of_syncs.add_argument(
         "--from", dest="measured", metavar="F/S", default="1/1", help="the setting measured"
+    )
     of_experiments = parser.add_argument_group("experiments")
     of_experiments.add_argument(
         "--results",

@@ -385,9 +385,16 @@ static int answer(const struct fuse_in_header *in, void *body, char *ret)
 
 		if (fstatfs(node->path, &fs))
 			return -errno;
-		*out = (struct fuse_statfs_out){{fs.f_blocks, fs.f_bfree, fs.f_bavail, fs.f_files,
-						 fs.f_ffree, fs.f_bsize, fs.f_namelen,
-						 fs.f_frsize, 0, {0}}};
+		*out = (struct fuse_statfs_out){{fs.f_blocks,
+						 fs.f_bfree,
+						 fs.f_bavail,
+						 fs.f_files,
+						 fs.f_ffree,
+						 fs.f_bsize,
+						 fs.f_namelen,
+						 fs.f_frsize,
+						 0,
+						 {0}}};
 		return sizeof(*out);
 	}
 	default:
