@@ -121,6 +121,18 @@ class AgentMetrics:
             "For how long the store's disk has not answered; 0: it has.",
             {(): self.writer_busy},
         )
+        yield from self._of_storage(make)
+        yield from self._threads.families(make)
+        if self.up.get("server"):
+            yield from self.status.families(make)
+        yield from make.histogram(
+            "agent_breach_to_capture_seconds",
+            "Time from a breach to the end of its first capture.",
+            _BOUNDS,
+            {(): (self._buckets, self._seconds)},
+        )
+
+    def _of_storage(self, make: Metrics) -> Iterator[Metric]:
         yield from make.counter(
             "server_write_bytes",
             "Bytes that the kernel charged to the server's process, by /proc/PID/io.",
@@ -135,15 +147,6 @@ class AgentMetrics:
             "agent_uncached_files",
             "Files of which something was dropped from the page cache.",
             {(): self.uncached_files},
-        )
-        yield from self._threads.families(make)
-        if self.up.get("server"):
-            yield from self.status.families(make)
-        yield from make.histogram(
-            "agent_breach_to_capture_seconds",
-            "Time from a breach to the end of its first capture.",
-            _BOUNDS,
-            {(): (self._buckets, self._seconds)},
         )
 
 
