@@ -132,7 +132,7 @@ class AgentMetrics:
             {(): (self._buckets, self._seconds)},
         )
 
-    def _of_storage(self, make: Metrics) -> Iterator[Metric]:
+    def _of_storage(self, make: Families) -> Iterator[Metric]:
         yield from make.counter(
             "server_write_bytes",
             "Bytes that the kernel charged to the server's process, by /proc/PID/io.",
