@@ -161,7 +161,11 @@ def _found(
     # A queue takes its time to grow: both times with read-ahead count.
     on = statistics.median((*before.values, *again.values))
     times = factor(on, max(off.median, 1))
-    points = [(moment.at, float(moment.running)) for course in courses for moment in course]
+    points: list[tuple[float, float | None]] = []
+    for course in courses:
+        points += [(moment.at, float(moment.running)) for moment in course]
+        # Between two courses nobody looked.
+        points.append((course[-1].at, None))
     band = Band("poked: no read-ahead", courses[1][0].at, courses[1][-1].at)
     return Found(
         ours=f"{short(on)} → {short(off.median)} running threads;"

@@ -93,7 +93,8 @@ def _said(server: SqlServer, reads: SlowReads, tables: int, sizes: Sizes) -> Ver
     server.shut_down()
     reads.take(0)
     server.start()
-    reads.take(READ_MS)
+    # Slower still, so that bursts end before the tables do.
+    reads.take(5 * READ_MS)
     with _opening(server, tables):
         return snapped(server.pid, sizes)
 
