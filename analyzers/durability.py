@@ -310,11 +310,12 @@ class _Model:
     def seconds(self, name: str, setting: Setting) -> float:
         """Return how long one commit, or group of them, is at these files."""
         use = self.found.classes.get(name, ClassUse())
+        # One at a time writes, whether it syncs or not.
+        write = use.write_ns / use.writes / 1e9 if use.writes else 0.0
         if name == BINLOG:
             if setting.sync_binlog == 0:
-                return 0.0
-            return self.sync(BINLOG) / setting.sync_binlog
-        write = use.write_ns / use.writes / 1e9 if use.direct and use.writes else 0.0
+                return write
+            return write + self.sync(BINLOG) / setting.sync_binlog
         if setting.flush == 0:
             return 0.0
         if use.dsync:
@@ -323,7 +324,7 @@ class _Model:
             return write
         syncs = use.sums.syncs
         if self.setting.flush == 1 and syncs:
-            write = use.write_ns / syncs / 1e9 if use.direct else 0.0
+            write = use.write_ns / syncs / 1e9
         return write + self.sync(REDO)
 
     def sync(self, name: str) -> float:

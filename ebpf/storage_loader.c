@@ -8,7 +8,6 @@
 #include <sys/mman.h>
 
 #include "ebpf/bpf_error.h"
-#include "ebpf/waits_attach.h"
 #include "ebpf/waits_state.h"
 
 #define UNKNOWN "which pages become dirty is not known"
@@ -85,14 +84,8 @@ static void try_attach(struct stall_bpf_waits *waits)
 
 void stall_storage_attach(struct stall_bpf_waits *waits)
 {
-	if (!waits->options.storage)
-		return;
-	if (!waits->dirty_why_not)
+	if (waits->options.storage && !waits->dirty_why_not)
 		try_attach(waits);
-	stall_bpf_waits_note_probe(waits, "dirty",
-				   "raw tracepoint writeback_dirty_folio (on older kernels "
-				   "writeback_dirty_page)",
-				   waits->dirty_why_not);
 }
 
 void stall_storage_detach(struct stall_bpf_waits *waits)

@@ -296,6 +296,11 @@ static struct stall_error *attach_all(struct stall_bpf_waits *waits)
 		return stall_error_create(STALL_ERROR_UNSUPPORTED,
 					  "switched off: nothing is attached");
 	stall_storage_attach(waits);
+	if (waits->options.storage)
+		stall_bpf_waits_note_probe(waits, "dirty",
+					   "raw tracepoint writeback_dirty_folio (on older kernels "
+					   "writeback_dirty_page)",
+					   waits->dirty_why_not);
 	programs_of(waits, programs, links);
 	for (size_t i = 0; i < TRACEPOINTS; i++) {
 		struct stall_error *err =

@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/json_writer.h"
 #include "base/output.h"
+#include "growth/growth_json.h"
 
 static struct stall_error *block_signals(int *ret)
 {

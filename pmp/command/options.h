@@ -12,6 +12,7 @@
 #include "capture/burst.h"
 #include "capture/capturer.h"
 #include "command/cache_command.h"
+#include "command/option_table.h"
 #include "command/pack_command.h"
 #include "command/poke_command.h"
 #include "command/rings_command.h"
@@ -25,26 +26,6 @@
 #define STALL_MAX_STRINGS 64
 #define STALL_MAX_LAYOUTS 64
 #define STALL_MAX_DEBUG_DIRS 16
-
-enum stall_command {
-	STALL_COMMAND_HELP,
-	STALL_COMMAND_VERSION,
-	STALL_COMMAND_SNAP,
-	STALL_COMMAND_CORE,
-	STALL_COMMAND_SERVE,
-	STALL_COMMAND_SYMBOLIZE,
-	STALL_COMMAND_FEATURES,
-	STALL_COMMAND_WAITS,
-	STALL_COMMAND_RING,
-	STALL_COMMAND_RINGS,
-	STALL_COMMAND_MEMORY,
-	STALL_COMMAND_SESSIONS,
-	STALL_COMMAND_PACK,
-	STALL_COMMAND_STORAGE,
-	STALL_COMMAND_CACHE,
-	STALL_COMMAND_GROWTH,
-	STALL_COMMAND_POKE,
-};
 
 struct stall_options {
 	enum stall_command command;

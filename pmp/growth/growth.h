@@ -10,20 +10,10 @@
 #include <sys/types.h>
 
 #include "base/error.h"
-#include "base/json_writer.h"
-#include "unwind/worker.h"
+#include "growth/growth_options.h"
 
-#define STALL_GROWTH_SCHEMA "stallscope.growth/1"
 #define STALL_GROWTH_POLL_MS 20 // between two readings of what has happened
 
-struct stall_growth_options {
-	pid_t pid;
-	uint64_t duration_ns;
-	uint32_t max_stack;	    // bytes of a copy
-	uint32_t stacks_per_second; // that are copied
-	uint32_t faults_per_second; // of a CPU: above it a record stands for several
-	struct stall_worker_options worker;
-};
 void stall_growth_options_init(struct stall_growth_options *options);
 
 struct stall_growth;
@@ -36,11 +26,6 @@ void stall_growth_destroy(struct stall_growth *growth); // NULL is fine
 struct stall_error *stall_growth_poll(struct stall_growth *growth, bool *ret_ended);
 // Stops recording, and compares what the process has with what it had.
 struct stall_error *stall_growth_finish(struct stall_growth *growth);
-
-// A line each: what is recorded and what is not; the result. *ret_partial: some of it is not known.
-void stall_growth_write_ready(const struct stall_growth *growth, struct stall_json *json);
-void stall_growth_write_end(const struct stall_growth *growth, struct stall_json *json,
-			    bool *ret_partial);
 
 static inline void stall_growth_destroyp(struct stall_growth **growth)
 {

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "growth/growth_json.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -5,7 +5,7 @@
 
 #include "base/arena.h"
 #include "ebpf/growth_loader.h"
-#include "growth/growth.h"
+#include "growth/growth_options.h"
 #include "growth/growth_pages.h"
 #include "growth/growth_sums.h"
 #include "growth/heap_slack.h"

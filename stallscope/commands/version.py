@@ -92,14 +92,19 @@ def schemas() -> dict[str, int]:
     from stallscope.collectors.doctor import features
     from stallscope.commands import doctor, pack
     from stallscope.model import capture, incident, sessionsfile, waitlines
+    from stallscope.model import storage as probestorage
     from stallscope.model import storagecache as probecache
+    from stallscope.model import storagewrites as writes
     from stallscope.reporters import (
         agentlines,
         deadlocks,
         incidents,
         inproc,
+        poke,
         status,
         storagecache,
+        storagesync,
+        storagewritesdiff,
         threads,
     )
     from stallscope.reporters import json as analysis
@@ -112,7 +117,8 @@ def schemas() -> dict[str, int]:
         *(deadlocks.SCHEMA, doctor.SCHEMA, features.SCHEMA, history.SCHEMA, incident.SCHEMA),
         *(incidents.SCHEMA, index.SCHEMA, inproc.SCHEMA, pack.SCHEMA, report.SCHEMA),
         *(sessionsfile.SCHEMA, status.SCHEMA, storeclock.SCHEMA, stored.SCHEMA, threads.SCHEMA),
-        *(probecache.SCHEMA, storagecache.SCHEMA, waitlines.SCHEMA),
+        *(probecache.SCHEMA, storagecache.SCHEMA, waitlines.SCHEMA, poke.SCHEMA),
+        *(probestorage.SCHEMA, storagesync.SCHEMA, writes.SCHEMA, storagewritesdiff.SCHEMA),
     )
     parts = (schema.removeprefix("stallscope.").partition("/") for schema in every)
     return dict(sorted((name, int(number)) for name, _, number in parts))

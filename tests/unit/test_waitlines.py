@@ -116,7 +116,7 @@ WRITERS: dict[type[msgspec.Struct], tuple[tuple[str, ...], set[str]]] = {
     waitlines.WaiterStack: (("write_uses",), {"waiters", "holders"}),
     waitlines.HolderStack: (("write_uses",), {"waiters", "holders", "total_ms"}),
     waitlines.Event: (("stall_watch_event_write",), set()),
-    waitlines.ProgramState: (("write_programs",), {"programs"}),
+    waitlines.ProgramState: (("stall_wait_programs_write",), {"programs"}),
     waitlines.Rest: (("write_rest",), {"rest"}),
     waitlines.ThreadRow: (("write_row", "write_call"), set()),
     waitlines.ThreadSample: (("write_sample",), set()),
@@ -128,7 +128,12 @@ _KEY = re.compile(r'json, (?:holders \? "(\w+)" : )?"(\w+)"')
 def written() -> dict[str, set[str]]:
     """Return the keys that each function of the writer of lines writes."""
     found = {}
-    for name in ("waits/wait_history.c", "waits/wait_json.c", "watch/watch_events.c"):
+    for name in (
+        "waits/wait_history.c",
+        "waits/wait_json.c",
+        "waits/wait_programs.c",
+        "watch/watch_events.c",
+    ):
         for function, body in _FUNCTION.findall((CHECKOUT / "pmp" / name).read_text()):
             found[function] = {key for pair in _KEY.findall(body) for key in pair if key}
     return found
@@ -147,7 +152,8 @@ def test_the_probe_writes_the_fields_that_are_read() -> None:
     assert key | {"waiters", "holders"} == fields_of(waitlines.Key)
     assert {"waiters", "holders"} <= keys["write_uses"]
     parts = {"targets", "kinds", "classes", "programs", "rest"}
-    assert all(part in keys[f"write_{part}"] for part in parts)
+    writers = {part: f"write_{part}" for part in parts} | {"programs": "stall_wait_programs_write"}
+    assert all(part in keys[writers[part]] for part in parts)
     assert keys["write_line"] | parts == {"type", *fields_of(WaitLine)}
 
 

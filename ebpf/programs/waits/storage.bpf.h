@@ -4,7 +4,7 @@
 #ifndef STALL_WAITS_STORAGE_BPF_H
 #define STALL_WAITS_STORAGE_BPF_H
 
-#include "ebpf/programs/waits/async.bpf.h"
+#include "ebpf/programs/waits/async_call.bpf.h"
 #include "ebpf/programs/waits/calls.bpf.h"
 
 struct storage_file {
