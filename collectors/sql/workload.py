@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from stallscope.collectors.sql.collecting import number
+from stallscope.collectors.sql.compression import read_compression
 from stallscope.collectors.sql.failures import StatementError
 from stallscope.collectors.sql.protocol import SqlSession
 from stallscope.server.innodbnumbers import latest_deadlock, with_share
@@ -27,10 +28,6 @@ METRICS = (
     "SELECT * FROM information_schema.INNODB_METRICS"
     " WHERE NAME IN ('lock_deadlocks', 'icp_attempts', 'icp_match', 'icp_no_match',"
     " 'icp_out_of_range')"
-)
-COMPRESSED = (
-    "SELECT SUM(compress_ops), SUM(compress_ops_ok), SUM(uncompress_ops)"
-    " FROM information_schema.INNODB_CMP"
 )
 CONSUMER = (
     "SELECT ENABLED FROM performance_schema.setup_consumers WHERE NAME = 'events_stages_current'"
@@ -112,16 +109,9 @@ def _metrics(session: SqlSession, values: dict[str, float], missing: dict[str, s
 def _compressed(session: SqlSession, values: dict[str, float], missing: dict[str, str]) -> None:
     """Take how often pages of compressed tables were compressed, of all page sizes."""
     try:
-        rows = session.select(COMPRESSED)
+        values |= read_compression(session)
     except StatementError as error:
         missing["cmp"] = _why(error)
-        return
-    if not rows or None in rows[0]:
-        return
-    attempts, good, uncompressed = (float(count) for count in rows[0])
-    values["cmp.compress_ops"] = attempts
-    values["cmp.compress_failures"] = max(0.0, attempts - good)
-    values["cmp.uncompress_ops"] = uncompressed
 
 
 def _progress(

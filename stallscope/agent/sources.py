@@ -43,6 +43,8 @@ __all__ = ["SESSIONS_SECONDS", "SQL_BASICS", "SQL_THREAD", "Sources", "constants
 SQL_THREAD = "sql"
 SQL_BASICS = frozenset({"heartbeat", "status", "processlist"})
 """Collectors that work on every server whose account has its rights."""
+COMPRESSION_REST_SECONDS = 300.0
+"""No trigger reads it: a scraper draws it over days."""
 INFREQUENT_SECONDS = 5.0
 """The polling interval of values that no trigger reads, for the timeline of incidents."""
 DEADLOCK_SECONDS = 5.0
@@ -305,6 +307,7 @@ def _infrequent(connection: Connection, settings: AgentSettings) -> Iterator[Col
     """Yield collectors that are expensive, or not possible on every server, at their triggers'
     intervals."""
     from stallscope.collectors.sql.collecting import REST_SECONDS, Infrequent
+    from stallscope.collectors.sql.compression import Compression
     from stallscope.collectors.sql.innodb_status import InnodbStatus
     from stallscope.collectors.sql.lock_waits import LockWaits
     from stallscope.collectors.sql.metadata_locks import MetadataLocks
@@ -322,6 +325,7 @@ def _infrequent(connection: Connection, settings: AgentSettings) -> Iterator[Col
         # What a trigger reads is asked for at rest too: it may be the only sign of waiting.
         rest = min(wanted, default=REST_SECONDS)
         yield Infrequent(collector, min([INFREQUENT_SECONDS, *wanted]), rest)
+    yield Infrequent(Compression(connection), REST_SECONDS, COMPRESSION_REST_SECONDS)
     if "perf_threads" in named:
         yield Infrequent(PerfThreads(connection), named["perf_threads"])
     if "innodb" in named:

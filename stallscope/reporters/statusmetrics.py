@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["VARIABLES", "StatusMetrics"]
 
-_SOURCES = ("status", "disks", "links")
+_SOURCES = ("status", "compression", "disks", "links")
 
 
 class _Value(NamedTuple):
@@ -90,6 +90,17 @@ _FAMILIES = (
         _by("result", attempt="Handler_icp_attempts", match="Handler_icp_match"),
     ),
     _Family(
+        "table_compression_pages",
+        "counter",
+        "Pages of compressed tables (ROW_FORMAT=COMPRESSED) by what InnoDB did with them.",
+        _by(
+            "result",
+            tried="cmp.compress_ops",
+            failed="cmp.compress_failures",
+            decompressed="cmp.uncompress_ops",
+        ),
+    ),
+    _Family(
         "page_compression_pages",
         "counter",
         "Pages by what page compression did with them.",
@@ -148,12 +159,12 @@ _FAMILIES = (
         ),
     ),
 )  # fmt: skip
-_OF_HOST = ("disk.", "link.")
+_NO_VARIABLES = ("cmp.", "disk.", "link.")
 VARIABLES = tuple(
     value.name
     for family in _FAMILIES
     for value in family.values
-    if not value.name.startswith(_OF_HOST)
+    if not value.name.startswith(_NO_VARIABLES)
 )
 """Status variables that are metrics."""
 

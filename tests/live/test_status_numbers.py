@@ -20,6 +20,7 @@ from stallscope.collectors.host.hostnumbers import HostNumbers
 from stallscope.collectors.processes import Selector
 from stallscope.collectors.sql import credentials
 from stallscope.collectors.sql import workload as source
+from stallscope.collectors.sql.compression import Compression
 from stallscope.collectors.sql.connection import Connection
 from stallscope.collectors.sql.optionfiles import Sources
 from stallscope.collectors.sql.status import Status
@@ -257,9 +258,12 @@ def test_metrics_of_the_agent(server: SqlServer) -> None:
     """Each status variable that is a metric exists on some version, and is exported."""
     found = processes.find_server(str(server.pid), Selector())
     with connected(server) as connection:
+        random_rows(server, "zip", "ROW_FORMAT=COMPRESSED KEY_BLOCK_SIZE=4")
         sample = Status(connection, PATIENCE, names=VARIABLES).collect()
+        compression = Compression(connection, PATIENCE).collect()
     metrics = AgentMetrics({"server": found.name}, 0.0, ThreadMetrics())
     metrics.status.take(sample)
+    metrics.status.take(compression)
     metrics.up["server"] = True
     exported = {family.name: family for family in metrics.families()}
     blocks = {
@@ -267,6 +271,11 @@ def test_metrics_of_the_agent(server: SqlServer) -> None:
         for one in exported["stallscope_aria_pagecache_blocks"].samples
     }
     assert blocks["unused"] == server.status("Aria_pagecache_blocks_unused")
+    pages = {
+        one.labels["result"]: one.value
+        for one in exported["stallscope_table_compression_pages"].samples
+    }
+    assert 0 < pages["failed"] < pages["tried"]
     lost = {name for name in VARIABLES if name not in sample.values}
     assert all(name.startswith("Innodb_defragment") for name in lost), lost
     assert ("stallscope_defragmentations" in exported) == (not lost)

@@ -51,6 +51,8 @@ def everything() -> list[Metric]:
     agent.undelivered["pager"] = 1
     agent.written = 4096.0
     numbers = (*VARIABLES, "link.speed_bytes", "disk.datadir.in_flight", "disk.datadir.queue")
+    numbers += tuple(f"cmp.{name}" for name in ("compress_ops", "compress_failures"))
+    numbers += ("cmp.uncompress_ops",)
     numbers += ("disk.datadir.util", *(f"disk.datadir.{k}_await_ms" for k in ("read", "flush")))
     agent.status.take(Sample("status", 1, 1, dict.fromkeys(numbers, 1.0)))
     waits = Metrics(labels)
