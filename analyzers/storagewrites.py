@@ -438,7 +438,7 @@ def _points(measured: Measured) -> tuple[Point, ...]:
     found: list[Point] = []
     before: Mapping[str, int] = {}
     for seconds, total in measured.series:
-        grown = {_text(n, 40): max(0, count - before.get(n, 0)) for n, count in total.items()}
+        grown = _grown(total, before)
         if found or total or seconds:
             if found and seconds - found[-1].seconds < 0.2:  # the final line, after an interval's
                 last = found.pop()
@@ -446,6 +446,19 @@ def _points(measured: Measured) -> tuple[Point, ...]:
             found.append(Point(seconds, grown))
         before = total
     return tuple(found)
+
+
+def _grown(total: Mapping[str, int], before: Mapping[str, int]) -> dict[str, int]:
+    """Return the growth of each class. A file whose name is known only now moves from one class to
+    another, and its bytes are not new there."""
+    names = [*total, *(name for name in before if name not in total)]
+    grown = {name: total.get(name, 0) - before.get(name, 0) for name in names}
+    moved = -sum(count for count in grown.values() if count < 0)
+    for name in sorted(grown, key=lambda name: -grown[name]):
+        taken = min(moved, max(0, grown[name]))
+        grown[name] = max(0, grown[name]) - taken
+        moved -= taken
+    return {_text(name, 40): count for name, count in grown.items()}
 
 
 def _overcharged(devices: Iterable[DeviceWrites], requested: int) -> Iterable[str]:

@@ -81,13 +81,22 @@ def reading(cursor: Any) -> None:
         cursor.execute("COMMIT")
 
 
-def measured(server: SqlServer, work: Callable[[Any], None]) -> StorageChanges:
+def measured(server: SqlServer, work: Callable[[Any], None], logged: int) -> StorageChanges:
+    """``logged``: bytes by which the position in the log moves at least; MySQL shows that late."""
     login = Login(user="root", socket=str(server.socket))
     with closing(Connection(login)) as connection, closing(server.connect()) as client:
         first = connection.ask(read_counters, PATIENCE)
         with client.cursor() as cursor:
             work(cursor)
-        return changes(first, connection.ask(read_counters, PATIENCE))
+        found = changes(first, first)
+
+        def is_there() -> bool:
+            nonlocal found
+            found = changes(first, connection.ask(read_counters, PATIENCE))
+            return found.log_bytes is None or found.log_bytes >= logged
+
+        wait_until(is_there, "the position in the log moved")
+        return found
 
 
 def test_commits_and_rows(logged: tuple[SqlServer, bool]) -> None:
@@ -95,7 +104,7 @@ def test_commits_and_rows(logged: tuple[SqlServer, bool]) -> None:
     # The server has transactions of its own, such as those of statistics.
     few = 0 if binlog else 3
     for work, rows in ((autocommit, TIMES), (transactions, TIMES * ROWS), (reading, 0)):
-        found = measured(server, work)
+        found = measured(server, work, rows * 8)
         assert not found.restarted
         assert found.commits is not None
         expected = TIMES if rows else 0

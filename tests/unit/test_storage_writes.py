@@ -234,3 +234,11 @@ def test_classes_that_have_more_than_the_process_are_named() -> None:
     )
     found = analysis.report(writesfacts.measured(made), None).unaccounted
     assert [(item.what, item.bytes) for item in found] == [("more than /proc/PID/io", 5 * MIB)]
+
+
+def test_bytes_of_a_file_that_gets_its_class_late_are_counted_once() -> None:
+    before = {"other": 5 * 4096, "data": 100 * 4096}
+    total = {"other": 3 * 4096, "data": 110 * 4096, "redo": 4096}
+    grown = analysis._grown(total, before)
+    assert grown == {"other": 0, "data": 8 * 4096, "redo": 4096}
+    assert sum(grown.values()) == sum(total.values()) - sum(before.values())
