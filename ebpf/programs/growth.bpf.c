@@ -11,6 +11,9 @@
 #include "ebpf/programs/pids.bpf.h"
 #include "ebpf/programs/stacks.bpf.h"
 
+// As in programs/waits/state.bpf.h: verified on its own, not for each path to it.
+#define VERIFIED_ONCE __attribute__((noinline))
+
 #define HASHED_WORDS 64
 #define WINDOW_NS 10000000
 #define MAX_STRIDE 4096
@@ -32,8 +35,9 @@ const volatile __u32 window_records = 0; // of a CPU, in WINDOW_NS
 
 // Found by the iterator.
 __u64 target_mm = 0;
-// Code of the program, and of the libraries.
-__u64 code_low[2] = {}, code_high[2] = {};
+// Code of the program, and of the libraries. Volatile: a bound that stays in a register has another
+// range after each comparison, and the verifier follows all combinations of these (Linux 7.2).
+volatile __u64 code_low[2] = {}, code_high[2] = {};
 __u32 running = 0;
 
 // Written by the programs.
@@ -122,26 +126,29 @@ static __always_inline __u64 mix(__u64 hash, __u64 value)
 // of a stack costs ten times as much.
 static __always_inline __u64 hash_stack(struct cpu *cpu, __u64 sp, __u64 ip)
 {
-	__u64 hash = mix(1, ip), low = code_low[0], high = code_high[0];
-	__u64 library_low = code_low[1], library_high = code_high[1];
+	__u64 hash = mix(1, ip);
 
 	if (bpf_probe_read_user(cpu->words, sizeof(cpu->words), (void *)sp))
 		return hash;
 	for (__u32 i = 0; i < HASHED_WORDS; i++) {
 		__u64 word = cpu->words[i];
 
-		if ((word >= low && word < high) || (word >= library_low && word < library_high))
+		if ((word >= code_low[0] && word < code_high[0]) ||
+		    (word >= code_low[1] && word < code_high[1]))
 			hash = mix(hash, word ^ i);
 	}
 	return hash;
 }
 
-// The innermost pages of a stack that grows are not there yet. Nothing was in them.
-static __always_inline void copy_stack(struct stack_record *out, struct task_struct *task, __u64 sp)
+// The innermost pages of a stack that grows are not there yet. Nothing was in them. `end`: of the
+// stack, 0 unknown.
+VERIFIED_ONCE int copy_stack(struct stack_record *out, __u64 end, __u64 sp)
 {
-	__u64 end = stack_end(task, sp), from = sp, limit = max_stack;
+	__u64 from = sp, limit = max_stack;
 	__u32 size = 0;
 
+	if (!out)
+		return 0;
 	if (end && end - sp < limit)
 		limit = end - sp;
 	for (int i = 0; i < GAP_PAGES; i++) {
@@ -157,6 +164,7 @@ static __always_inline void copy_stack(struct stack_record *out, struct task_str
 	out->head.stack_size = size;
 	if (!size)
 		count_lost(STALL_GROWTH_NO_STACK);
+	return 0;
 }
 
 static __always_inline bool emit_stack(const struct stall_growth_fault *fault,
@@ -177,7 +185,7 @@ static __always_inline bool emit_stack(const struct stall_growth_fault *fault,
 				   : pid_in_own_namespace(BPF_CORE_READ(task, thread_pid));
 	bpf_probe_read_kernel(out->head.regs, sizeof(out->head.regs), regs);
 	bpf_get_current_comm(out->head.comm, sizeof(out->head.comm));
-	copy_stack(out, task, sp);
+	copy_stack(out, stack_end(task, sp), sp);
 	__u64 size = out->head.stack_size;
 	if (size > MAX_STACK)
 		return false;
