@@ -307,11 +307,12 @@ class _Model:
         cold = min(1.0, max(syncs, default=1.0))
         return 1 + (factor - 1) * cold
 
-    def seconds(self, name: str, setting: Setting) -> float:
-        """Return how long one commit, or group of them, is at these files."""
+    def seconds(self, name: str, setting: Setting, work: float = 1.0) -> float:
+        """Return how long one commit, or group of them, is at these files. ``work`` multiplies the
+        time of writes, which is CPU time: it depends on caches as that of statements does."""
         use = self.found.classes.get(name, ClassUse())
         # One at a time writes, whether it syncs or not.
-        write = use.write_ns / use.writes / 1e9 if use.writes else 0.0
+        write = work * use.write_ns / use.writes / 1e9 if use.writes else 0.0
         if name == BINLOG:
             if setting.sync_binlog == 0:
                 return write
@@ -324,7 +325,7 @@ class _Model:
             return write
         syncs = use.sums.syncs
         if self.setting.flush == 1 and syncs:
-            write = use.write_ns / syncs / 1e9
+            write = work * use.write_ns / syncs / 1e9
         return write + self.sync(REDO)
 
     def sync(self, name: str) -> float:
@@ -350,9 +351,11 @@ class _Model:
         *,
         cpu: float,
         delay: float,
+        work: float = 1.0,
         more: Mapping[str, float] | None = None,
     ) -> Load:
-        """Return the model's input; ``more`` seconds of a class's syncs."""
+        """Return the model's input; ``work`` multiplies the time of writes, ``more`` are seconds of
+        a class's syncs."""
         path = []
         binlog = self.found.classes.get(BINLOG, ClassUse())
         # Linux holds a FUSE file's lock during its sync, which each write needs; a server that
@@ -364,7 +367,7 @@ class _Model:
             and setting.sync_binlog > 0
         )
         for name, group in _path(self.found):
-            seconds = self.seconds(name, setting) + (more or {}).get(name, 0.0)
+            seconds = self.seconds(name, setting, work) + (more or {}).get(name, 0.0)
             holds = held and name == REDO
             if seconds <= 0 and not holds:
                 continue
@@ -409,7 +412,9 @@ class _Model:
         for _ in range(_ITERATIONS):
             # How much is done cold follows from the pauses, and they from the rate.
             factor = work * (1 / pauses + (1 - 1 / pauses) * cold)
-            load = self.load(setting, cpu=self.cpu * factor, delay=delay * factor, more=more)
+            load = self.load(
+                setting, cpu=self.cpu * factor, delay=delay * factor, work=factor, more=more
+            )
             rate = commitmodel.run(commitmodel.scaled(load, scale)).commits
             if pauses == 1 or self.idle <= 0:
                 break
