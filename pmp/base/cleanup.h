@@ -3,6 +3,7 @@
 #ifndef STALL_CLEANUP_H
 #define STALL_CLEANUP_H
 
+#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -28,6 +29,13 @@ static inline void stall_fclosep(FILE **file)
 		fclose(*file);
 }
 #define _cleanup_fclose_ _cleanup_(stall_fclosep)
+
+static inline void stall_closedirp(DIR **dir)
+{
+	if (*dir)
+		closedir(*dir);
+}
+#define _cleanup_closedir_ _cleanup_(stall_closedirp)
 
 // Returns the pointer and cancels its cleanup.
 #define no_cleanup_ptr(p)                                                                          \

@@ -13,6 +13,7 @@
 
 #include "base/cleanup.h"
 #include "snapshot/module_file.h"
+#include "waits/wait_files.h"
 
 #define MAX_DEPTH 8
 #define MAX_FOLDERS 20000
@@ -58,16 +59,10 @@ static struct stall_error *add_folder(struct stall_cache_scan *scan, const char 
 // The path that an O_PATH descriptor of ours leads to, as the process sees it.
 static bool path_behind(const struct stall_target *target, int fd, char *ret, size_t size)
 {
-	char link[32], path[PATH_MAX + 16], root[PATH_MAX];
+	char link[32];
 
 	snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
-	ssize_t length = readlink(link, path, sizeof(path) - 1);
-	if (length <= 0)
-		return false;
-	path[length] = '\0';
-	stall_target_root(target, root, sizeof(root));
-	snprintf(ret, size, "%s", stall_path_in_root(path, root));
-	return true;
+	return stall_wait_file_link(target, link, ret, size);
 }
 
 static uid_t user_of(const struct stall_target *target)
@@ -149,12 +144,6 @@ static struct stall_error *take_entry(struct stall_cache_scan *scan, size_t inde
 	return take(scan, index, fd, path);
 }
 
-static void closedirp(DIR **dir)
-{
-	if (*dir)
-		closedir(*dir);
-}
-
 static struct stall_error *unreadable(struct stall_cache_scan *scan, const char *path)
 {
 	if (errno == ENOENT)
@@ -199,7 +188,7 @@ static struct stall_error *scan_folder(struct stall_cache_scan *scan, size_t ind
 		fd = open(link, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (fd < 0)
 		return unreadable(scan, path);
-	_cleanup_(closedirp) DIR *dir = fdopendir(fd);
+	_cleanup_closedir_ DIR *dir = fdopendir(fd);
 	if (!dir) {
 		close(fd);
 		return &stall_enomem;

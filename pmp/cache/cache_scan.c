@@ -68,12 +68,6 @@ static struct stall_error *scan_descriptor(struct stall_cache_scan *scan, size_t
 	return err;
 }
 
-static void closedirp(DIR **dir)
-{
-	if (*dir)
-		closedir(*dir);
-}
-
 static struct stall_error *scan_process(struct stall_cache_scan *scan, size_t index)
 {
 	const struct stall_target *target = &scan->targets[index];
@@ -92,7 +86,7 @@ static struct stall_error *scan_process(struct stall_cache_scan *scan, size_t in
 			"capabilities: setcap cap_sys_ptrace,cap_dac_read_search,cap_fowner+ep "
 			"stallscope-probe",
 			target->pid, strerror(errno));
-	_cleanup_(closedirp) DIR *dir = fdopendir(fd);
+	_cleanup_closedir_ DIR *dir = fdopendir(fd);
 	if (!dir) {
 		close(fd);
 		return &stall_enomem;

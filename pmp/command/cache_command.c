@@ -2,14 +2,10 @@
 #include "command/cache_command.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <getopt.h>
-#include <inttypes.h>
 #include <limits.h>
-#include <stdio.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "base/cleanup.h"
 #include "base/clock.h"
@@ -19,6 +15,7 @@
 #include "cache/cache_json.h"
 #include "cache/cache_scan.h"
 #include "cache/cache_uncache.h"
+#include "snapshot/process_io.h"
 
 enum option_id {
 	OPTION_DATA_DIR = 256,
@@ -206,20 +203,14 @@ struct stall_error *stall_cache_command_parse(struct stall_cache_command *comman
 // Bytes that the processes had read from disks, or false.
 static bool read_bytes(const struct stall_cache_scan *scan, uint64_t *ret)
 {
-	static const char field[] = "\nread_bytes:";
-	uint64_t sum = 0, bytes;
-	char text[1024];
+	uint64_t sum = 0;
 
 	for (size_t i = 0; i < scan->target_count; i++) {
-		_cleanup_close_ int fd =
-			openat(scan->targets[i].procfd, "io", O_RDONLY | O_CLOEXEC);
-		ssize_t length = fd < 0 ? -1 : read(fd, text, sizeof(text) - 1);
+		struct stall_process_io io;
 
-		text[length > 0 ? length : 0] = '\0';
-		const char *line = strstr(text, field);
-		if (!line || sscanf(line + strlen(field), " %" SCNu64, &bytes) != 1)
+		if (!stall_process_io_read(&scan->targets[i], &io))
 			return false;
-		sum += bytes;
+		sum += io.read_bytes;
 	}
 	*ret = sum;
 	return true;

@@ -3,28 +3,14 @@
 
 #include <errno.h>
 #include <poll.h>
-#include <signal.h>
-#include <sys/signalfd.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/json_writer.h"
 #include "base/output.h"
+#include "base/signals.h"
 #include "growth/growth_json.h"
-
-static struct stall_error *block_signals(int *ret)
-{
-	sigset_t set;
-
-	sigemptyset(&set);
-	sigaddset(&set, SIGINT);
-	sigaddset(&set, SIGTERM);
-	if (sigprocmask(SIG_BLOCK, &set, NULL) < 0)
-		return stall_error_os(errno, "sigprocmask");
-	*ret = signalfd(-1, &set, SFD_CLOEXEC);
-	return *ret < 0 ? stall_error_os(errno, "signalfd") : NULL;
-}
 
 static struct stall_error *write_line(int out, struct stall_json *json)
 {
@@ -80,7 +66,7 @@ struct stall_error *stall_growth_run(const struct stall_growth_options *options,
 {
 	_cleanup_(stall_growth_destroyp) struct stall_growth *growth = NULL;
 	_cleanup_close_ int signals = -1;
-	struct stall_error *err = block_signals(&signals);
+	struct stall_error *err = stall_signals_block(&signals);
 
 	if (!err)
 		err = stall_growth_create(options, &growth);

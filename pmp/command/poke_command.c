@@ -177,17 +177,11 @@ static struct stall_error *write_file(struct stall_json *json, const struct stal
 	return NULL;
 }
 
-static void closedirp(DIR **dir)
-{
-	if (*dir)
-		closedir(*dir);
-}
-
 static struct stall_error *write_open_files(struct stall_json *json,
 					    const struct stall_target *target)
 {
 	int fd = openat(target->procfd, "fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	_cleanup_(closedirp) DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+	_cleanup_closedir_ DIR *dir = fd < 0 ? NULL : fdopendir(fd);
 	struct stall_error *err = NULL;
 	int count = 0;
 

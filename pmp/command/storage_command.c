@@ -4,14 +4,13 @@
 #include <errno.h>
 #include <limits.h>
 #include <poll.h>
-#include <signal.h>
 #include <string.h>
-#include <sys/signalfd.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/output.h"
+#include "base/signals.h"
 #include "storage/storage.h"
 
 struct command {
@@ -120,19 +119,6 @@ static struct stall_error *wait_and_do(struct command *command)
 	return err ? err : tick(command);
 }
 
-static struct stall_error *block_signals(struct command *command)
-{
-	sigset_t set;
-
-	sigemptyset(&set);
-	sigaddset(&set, SIGINT);
-	sigaddset(&set, SIGTERM);
-	if (sigprocmask(SIG_BLOCK, &set, NULL) < 0)
-		return stall_error_os(errno, "sigprocmask");
-	command->signals = signalfd(-1, &set, SFD_CLOEXEC);
-	return command->signals < 0 ? stall_error_os(errno, "signalfd") : NULL;
-}
-
 static void command_deinit(struct command *command)
 {
 	stall_storage_destroy(command->storage);
@@ -151,7 +137,7 @@ struct stall_error *stall_storage_run(const struct stall_storage_options *option
 		.next_ns = UINT64_MAX,
 		.end_ns = UINT64_MAX,
 	};
-	struct stall_error *err = block_signals(&command);
+	struct stall_error *err = stall_signals_block(&command.signals);
 
 	if (!err)
 		err = stall_output_create_fd(out, &command.output);

@@ -5,15 +5,14 @@
 #include <inttypes.h>
 #include <limits.h>
 #include <poll.h>
-#include <signal.h>
 #include <string.h>
-#include <sys/signalfd.h>
 
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/messages.h"
 #include "base/options_text.h"
 #include "base/output.h"
+#include "base/signals.h"
 #include "watch/watch_events.h"
 #include "watch/watch_ignored.h"
 #include "watch/watch_processes.h"
@@ -273,19 +272,6 @@ static struct stall_error *wait_and_do(struct command *command)
 	return err ? err : tick(command);
 }
 
-static struct stall_error *block_signals(struct command *command)
-{
-	sigset_t set;
-
-	sigemptyset(&set);
-	sigaddset(&set, SIGINT);
-	sigaddset(&set, SIGTERM);
-	if (sigprocmask(SIG_BLOCK, &set, NULL) < 0)
-		return stall_error_os(errno, "sigprocmask");
-	command->signals = signalfd(-1, &set, SFD_CLOEXEC);
-	return command->signals < 0 ? stall_error_os(errno, "signalfd") : NULL;
-}
-
 static void command_deinit(struct command *command)
 {
 	stall_watch_destroy(command->watch);
@@ -304,7 +290,7 @@ struct stall_error *stall_waits_run(const struct stall_watch_options *watch,
 		.signals = -1,
 	};
 	command.lines = (struct stall_command_lines){.text = command.text, .size = MAX_LINE};
-	struct stall_error *err = block_signals(&command);
+	struct stall_error *err = stall_signals_block(&command.signals);
 
 	if (!err)
 		err = stall_output_create_fd(out, &command.output);

@@ -95,17 +95,11 @@ static struct stall_error *check_is_leader(int procfd, pid_t pid)
 	return NULL;
 }
 
-static void closedirp(DIR **dir)
-{
-	if (*dir)
-		closedir(*dir);
-}
-
 // A thread that still exists when the leader has ended: 0 when there is none.
 static pid_t find_survivor(int procfd, pid_t pid)
 {
 	int fd = openat(procfd, "task", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	_cleanup_(closedirp) DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+	_cleanup_closedir_ DIR *dir = fd < 0 ? NULL : fdopendir(fd);
 
 	if (!dir) {
 		if (fd >= 0)
@@ -254,7 +248,7 @@ struct stall_error *stall_target_tids(const struct stall_target *target, size_t 
 		return process_ended(target->pid);
 	if (fd < 0)
 		return stall_error_os(errno, "cannot open /proc/%d/task", target->pid);
-	_cleanup_(closedirp) DIR *dir = fdopendir(fd);
+	_cleanup_closedir_ DIR *dir = fdopendir(fd);
 	if (!dir) {
 		close(fd);
 		return &stall_enomem;

@@ -13,7 +13,7 @@
 #include "ebpf/waits_attach.h"
 #include "ebpf/waits_loader.h"
 #include "ebpf/waits_read.h"
-#include "storage/process_io.h"
+#include "snapshot/process_io.h"
 #include "storage/storage_files.h"
 #include "storage/storage_lines.h"
 

@@ -207,12 +207,6 @@ static struct stall_error *try_all(struct search *search, const struct seen *see
 	return err;
 }
 
-static void closedirp(DIR **dir)
-{
-	if (*dir)
-		closedir(*dir);
-}
-
 static struct stall_error *search_descriptors(struct search *search,
 					      const struct stall_target *target, struct seen *seen)
 {
@@ -222,7 +216,7 @@ static struct stall_error *search_descriptors(struct search *search,
 
 	if (fd < 0)
 		return NULL;
-	_cleanup_(closedirp) DIR *dir = fdopendir(fd);
+	_cleanup_closedir_ DIR *dir = fdopendir(fd);
 	if (!dir) {
 		close(fd);
 		return &stall_enomem;

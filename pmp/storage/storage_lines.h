@@ -12,7 +12,7 @@
 #include "base/json_writer.h"
 #include "ebpf/wait_handler.h"
 #include "ebpf/waits.h"
-#include "storage/process_io.h"
+#include "snapshot/process_io.h"
 #include "storage/storage_files.h"
 
 struct stall_storage_row {

@@ -17,12 +17,6 @@
 #define MAX_DEPTH 16
 #define MAX_ENTRIES 200000
 
-static void closedirp(DIR **dir)
-{
-	if (*dir)
-		closedir(*dir);
-}
-
 static struct stall_error *add_file(struct stall_file_index *index, int dir, const char *name,
 				    const char *path)
 {
@@ -77,7 +71,7 @@ static struct stall_error *add_dir(struct stall_file_index *index, int fd, const
 				   int depth)
 {
 	struct stall_error *err = NULL;
-	_cleanup_(closedirp) DIR *dir = fdopendir(fd);
+	_cleanup_closedir_ DIR *dir = fdopendir(fd);
 
 	if (!dir) {
 		close(fd);

@@ -282,12 +282,6 @@ struct stall_error *stall_wait_file_path(const struct stall_target *target,
 	return err;
 }
 
-static void closedirp(DIR **dir)
-{
-	if (*dir)
-		closedir(*dir);
-}
-
 struct stall_error *stall_wait_file_search(const struct stall_target *target,
 					   const struct stall_wait_key *key, char **ret,
 					   bool *ret_deleted)
@@ -300,7 +294,7 @@ struct stall_error *stall_wait_file_search(const struct stall_target *target,
 	int fd = openat(target->procfd, "fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (fd < 0)
 		return NULL;
-	_cleanup_(closedirp) DIR *dir = fdopendir(fd);
+	_cleanup_closedir_ DIR *dir = fdopendir(fd);
 	if (!dir) {
 		close(fd);
 		return &stall_enomem;

@@ -48,8 +48,8 @@ struct stall_error *stall_wait_file_absolute(const char *cwd, const char *path, 
 // From the names of a record alone.
 struct stall_error *stall_wait_file_join(const struct stall_wait_file *file, char **ret);
 
-// The path to which a link of /proc/PID leads ("fd/3"), as the target sees it. False: there is no
-// such link (any more).
+// The path to which a link of /proc/PID leads ("fd/3"), or one with an absolute name, as the target
+// sees it. False: there is no such link (any more).
 bool stall_wait_file_link(const struct stall_target *target, const char *link, char *ret,
 			  size_t size);
 // Removes what the kernel appends to the path of a file that was unlinked.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "storage/process_io.h"
+#include "snapshot/process_io.h"
 
 #include <fcntl.h>
 #include <inttypes.h>
@@ -27,6 +27,7 @@ bool stall_process_io_read(const struct stall_target *target, struct stall_proce
 		return false;
 	text[n + 1] = '\0';
 	if (!parse(text, "\nwchar: ", &io.wchar) || !parse(text, "\nsyscw: ", &io.syscw) ||
+	    !parse(text, "\nread_bytes: ", &io.read_bytes) ||
 	    !parse(text, "\nwrite_bytes: ", &io.write_bytes) ||
 	    !parse(text, "\ncancelled_write_bytes: ", &io.cancelled_write_bytes))
 		return false;

@@ -9,7 +9,7 @@
 #include "snapshot/target.h"
 
 struct stall_process_io {
-	uint64_t wchar, syscw, write_bytes, cancelled_write_bytes;
+	uint64_t wchar, syscw, read_bytes, write_bytes, cancelled_write_bytes;
 };
 
 // False: it cannot be read. The kernel walks over all threads of the process for it.
