@@ -4,12 +4,10 @@
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+import threading
+from contextlib import closing
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -19,6 +17,7 @@ from stallscope.base.errors import Exit, StallscopeError, UsageError
 from stallscope.base.text import one_line
 from stallscope.collectors import memory, processes, snapshot
 from stallscope.collectors.calibration import layouts
+from stallscope.collectors.waits import ended_by_signals
 from stallscope.commands import _common, _options, _sql
 from stallscope.model.capture import SESSIONS, Thread
 from stallscope.model.memory import MemoryReport, encode
@@ -133,8 +132,9 @@ def _measure(args: argparse.Namespace, server: Server) -> MemoryReport:
         stacks=args.stacks,
     )
     pid = server.main.pid
-    with _until_interrupted() as is_over, progress.while_waiting(f"watching {server.name}"):
-        growth = memory.record(pid, options, ended=is_over)
+    over = threading.Event()
+    with ended_by_signals(over.set), progress.while_waiting(f"watching {server.name}"):
+        growth = memory.record(pid, options, ended=over.is_set)
     notes = []
     if len(server.pids) > 1:
         notes.append(
@@ -146,22 +146,6 @@ def _measure(args: argparse.Namespace, server: Server) -> MemoryReport:
         threads, why = _threads(args, server)
         notes += why
     return analyzer.report(growth, threads, server=server.name, notes=notes)
-
-
-@contextmanager
-def _until_interrupted() -> Iterator[Callable[[], bool]]:
-    """Make Ctrl-C and SIGTERM end the recording alone: what was recorded is still shown."""
-    over = [False]
-
-    def stop(_number: int, _frame: FrameType | None) -> None:
-        over[0] = True
-
-    former = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield lambda: over[0]
-    finally:
-        for number, handler in former.items():
-            signal.signal(number, handler)
 
 
 def _threads(args: argparse.Namespace, server: Server) -> tuple[dict[int, Thread], list[str]]:

@@ -8,8 +8,7 @@ from typing import Annotated
 
 import msgspec
 
-from stallscope.base.errors import StallscopeError
-from stallscope.base.text import one_line
+from stallscope.model.probelines import decode_line
 from stallscope.model.waitlines import ProgramState
 
 __all__ = [
@@ -135,17 +134,4 @@ def loads(data: bytes, source: str, number: int) -> StorageLine:
 
     Raises: StallscopeError saying what is wrong with it.
     """
-    where = f"{source}: line {number}"
-    if len(data) > MAX_LINE:
-        raise StallscopeError(f"{where}: longer than {MAX_LINE} bytes, which no line is")
-    try:
-        line = _decoder.decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        shown = one_line(data[:60].decode("utf-8", "backslashreplace"), 60)
-        raise StallscopeError(f"{where} is not {SCHEMA}: {error}: {shown}") from error
-    if line.schema != SCHEMA:
-        raise StallscopeError(
-            f"{where} is {one_line(line.schema, 40)!r}, and this stallscope reads {SCHEMA}:"
-            " use probe and stallscope from the same build"
-        )
-    return line
+    return decode_line(_decoder.decode, data, f"{source}: line {number}", SCHEMA, MAX_LINE)

@@ -7,11 +7,10 @@ from typing import Annotated
 
 import msgspec
 
-from stallscope.base.errors import StallscopeError
-from stallscope.base.text import one_line
 from stallscope.base.times import Moment
 from stallscope.model import captureformat
 from stallscope.model.capture import Trigger
+from stallscope.model.probelines import decode_line
 
 __all__ = [
     "MAX_LINE",
@@ -270,24 +269,15 @@ _notice_decoder = msgspec.json.Decoder(
 _decoder = msgspec.json.Decoder(WaitLine)
 
 
+def _decode(data: bytes) -> WaitLine | Notice:
+    if _head_decoder.decode(data).type != _TYPE:
+        return _notice_decoder.decode(data)
+    return _decoder.decode(data)
+
+
 def loads(data: bytes, source: str, number: int) -> WaitLine | Notice:
     """Read one line. ``source`` and ``number`` (from 1) name it in the error.
 
     Raises: StallscopeError saying what is wrong with it.
     """
-    where = f"{source}: line {number}"
-    if len(data) > MAX_LINE:
-        raise StallscopeError(f"{where}: longer than {MAX_LINE} bytes, which no line is")
-    try:
-        if _head_decoder.decode(data).type != _TYPE:
-            return _notice_decoder.decode(data)
-        line = _decoder.decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        shown = one_line(data[:60].decode("utf-8", "backslashreplace"), 60)
-        raise StallscopeError(f"{where} is not {SCHEMA}: {error}: {shown}") from error
-    if line.schema != SCHEMA:
-        raise StallscopeError(
-            f"{where} is {one_line(line.schema, 40)!r}, and this stallscope reads {SCHEMA}:"
-            " use probe and stallscope from the same build"
-        )
-    return line
+    return decode_line(_decode, data, f"{source}: line {number}", SCHEMA, MAX_LINE)

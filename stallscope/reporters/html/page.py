@@ -34,7 +34,7 @@ from stallscope.reporters.lines import short_name
 from stallscope.reporters.samplelines import TITLES
 from stallscope.reporters.sentence import Speaker
 
-__all__ = ["COLUMNS", "Builder", "embedded", "environment", "policy"]
+__all__ = ["COLUMNS", "Builder", "embedded", "environment", "hash_source", "policy"]
 
 TEMPLATES = Path(__file__).resolve().parent / "templates"
 MAX_CHANGES = 12
@@ -226,15 +226,17 @@ def embedded(value: Any) -> str:
     return data.decode("utf-8")
 
 
+def hash_source(text: str) -> str:
+    """Return what names a script or a style in a content security policy."""
+    digest = hashlib.sha256(text.encode("utf-8")).digest()
+    return f"'sha256-{base64.b64encode(digest).decode('ascii')}'"
+
+
 def policy(assets: Assets) -> str:
     """Return the content security policy of a page with these assets."""
-
-    def named(text: str) -> str:
-        digest = hashlib.sha256(text.encode("utf-8")).digest()
-        return f"'sha256-{base64.b64encode(digest).decode('ascii')}'"
-
     return (
-        f"default-src 'none'; script-src {named(assets.script)}; style-src {named(assets.style)};"
+        f"default-src 'none'; script-src {hash_source(assets.script)};"
+        f" style-src {hash_source(assets.style)};"
         " base-uri 'none'; form-action 'none'; require-trusted-types-for 'script';"
         " trusted-types 'none'"
     )

@@ -4,8 +4,6 @@ the same numbers as tables."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Iterator, Sequence
 
 import msgspec
@@ -15,7 +13,7 @@ from stallscope.base.text import one_line
 from stallscope.model.storagewrites import CLASSES, Point, WritesReport
 from stallscope.reporters import storagewrites, units
 from stallscope.reporters.html.assets import Assets
-from stallscope.reporters.html.page import environment
+from stallscope.reporters.html.page import environment, hash_source
 from stallscope.reporters.html.view import utc
 
 __all__ = ["bars", "render"]
@@ -206,6 +204,5 @@ def _css(file_class: str) -> str:
 
 
 def _policy(assets: Assets) -> str:
-    digest = hashlib.sha256((assets.style + STYLE).encode("utf-8")).digest()
-    style = f"'sha256-{base64.b64encode(digest).decode('ascii')}'"
+    style = hash_source(assets.style + STYLE)
     return f"default-src 'none'; style-src {style}; base-uri 'none'; form-action 'none'"
