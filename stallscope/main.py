@@ -10,9 +10,10 @@ import os
 import re
 import sys
 from collections.abc import Collection, Sequence
-from typing import NoReturn, Protocol
+from typing import NoReturn
 
 from stallscope.base.errors import Exit, StallscopeError, UsageError
+from stallscope.base.subcommands import Command, add_command
 from stallscope.base.text import one_line
 
 __all__ = ["COMMANDS", "command_module", "entry_point", "main", "parser"]
@@ -73,16 +74,6 @@ exit codes:
 """
 
 
-class Command(Protocol):
-    """The interface of the modules of stallscope.commands."""
-
-    EPILOG: str
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None: ...
-
-    def run(self, args: argparse.Namespace) -> Exit: ...
-
-
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         wrong = _WRONG.search(message)
@@ -128,17 +119,7 @@ def parser(asked: Collection[str] = COMMANDS) -> argparse.ArgumentParser:
         if name not in asked:
             commands.add_parser(name, help=what)
             continue
-        command = command_module(name)
-        sub = commands.add_parser(
-            name,
-            help=what,
-            description=what[0].upper() + what[1:] + ".",
-            epilog=command.EPILOG,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            allow_abbrev=False,
-        )
-        command.add_arguments(sub)
-        sub.add_argument("--debug", action="store_true", help="print the traceback of errors")
+        add_command(commands, name, what, command_module(name))
     return top
 
 

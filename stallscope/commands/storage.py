@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import argparse
-from typing import Protocol
 
 from stallscope.base.errors import Exit, UsageError
+from stallscope.base.subcommands import Command, add_command
 
-__all__ = ["EPILOG", "PARTS", "Part", "add_arguments", "part_module", "run"]
+__all__ = ["EPILOG", "PARTS", "add_arguments", "part_module", "run"]
 
 EPILOG = """\
 examples:
@@ -25,17 +25,7 @@ PARTS = {
 """Each has a module in stallscope.commands; ``part_module`` imports one."""
 
 
-class Part(Protocol):
-    """The interface of the parts' modules."""
-
-    EPILOG: str
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None: ...
-
-    def run(self, args: argparse.Namespace) -> Exit: ...
-
-
-def part_module(name: str) -> Part:
+def part_module(name: str) -> Command:
     """Import one part."""
     match name:
         case "sync":
@@ -57,17 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the parts, each with its options."""
     parts = parser.add_subparsers(dest="part", metavar="|".join(PARTS), required=True)
     for name, what in PARTS.items():
-        module = part_module(name)
-        part = parts.add_parser(
-            name,
-            help=what,
-            description=what[0].upper() + what[1:] + ".",
-            epilog=module.EPILOG,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            allow_abbrev=False,
-        )
-        module.add_arguments(part)
-        part.add_argument("--debug", action="store_true", help="print the traceback of errors")
+        add_command(parts, name, what, part_module(name))
 
 
 def run(args: argparse.Namespace) -> Exit:
