@@ -17,7 +17,9 @@ from typing import Any
 
 import msgspec
 import pytest
+from textual._context import visible_screen_stack
 from textual.pilot import Pilot
+from textual.strip import Strip
 
 from stallscope.main import main
 from stallscope.model.waitlines import ClassWaits
@@ -139,9 +141,19 @@ async def shows(pilot: Pilot[None], what: str) -> None:
     await until(pilot, lambda: what in text_of(pilot))
 
 
+def drawn(top: Top) -> list[Strip]:
+    """Draw the screen.
+
+    Textual keeps what was drawn. A box drawn first from here, before Textual has drawn it, would
+    stay on an empty screen where nobody says which screens lie below it.
+    """
+    visible_screen_stack.set(top._background_screens)
+    return top.screen._compositor.render_strips(top.size)
+
+
 def text(top: Top) -> str:
     """Return the screen as it is seen, line by line."""
-    strips = top.screen._compositor.render_strips(top.size)
+    strips = drawn(top)
     lines = ["".join(segment.text for segment in strip).rstrip() for strip in strips]
     return "\n".join(lines) + "\n"
 
@@ -389,7 +401,7 @@ def test_colours_are_those_of_the_terminal() -> None:
     """16 colours are enough, and light and dark terminals have their own of each name."""
 
     async def steps(pilot: Pilot[None], top: Top) -> None:
-        strips = top.screen._compositor.render_strips(top.size)
+        strips = drawn(top)
         styles = [segment.style for strip in strips for segment in strip if segment.style]
         colours = {c for style in styles for c in (style.color, style.bgcolor) if c is not None}
         assert {colour.type.name for colour in colours} <= {"DEFAULT", "STANDARD"}
