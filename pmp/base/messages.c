@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "base/cleanup.h"
+
 void stall_message_begin(struct stall_json *json, const char *type)
 {
 	stall_json_init(json);
@@ -47,6 +49,18 @@ struct stall_error *stall_message_write(struct stall_json *json, struct stall_ou
 	if (json->failed)
 		return &stall_enomem;
 	return stall_output_write(output, json->data, json->size);
+}
+
+struct stall_error *stall_lines_write(const struct stall_json *json, int fd)
+{
+	_cleanup_(stall_output_destroyp) struct stall_output *output = NULL;
+
+	if (json->failed)
+		return &stall_enomem;
+	struct stall_error *err = stall_output_create_fd(fd, &output);
+	if (!err)
+		err = stall_output_write(output, json->data, json->size);
+	return err ? err : stall_output_commit(output);
 }
 
 static struct stall_error *take_line(struct stall_command_lines *lines, size_t length,

@@ -24,6 +24,9 @@ void stall_message_threshold(struct stall_json *json, const char *type, const ch
 
 struct stall_error *stall_message_write(struct stall_json *json, struct stall_output *output);
 
+// Writes complete lines, of any kind, to a descriptor.
+struct stall_error *stall_lines_write(const struct stall_json *json, int fd);
+
 // Commands on standard input, one per line, which arrive in pieces of any size: what has been read
 // and is not run yet.
 struct stall_command_lines {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cache/cache_scan.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -37,8 +36,7 @@ static bool path_of(const struct stall_target *target, const char *link, const s
 	return true;
 }
 
-static struct stall_error *scan_descriptor(struct stall_cache_scan *scan, size_t index,
-					   const char *name)
+static struct stall_error *scan_descriptor(struct stall_cache_scan *scan, size_t index, int number)
 {
 	const struct stall_target *target = &scan->targets[index];
 	struct stall_cache_file *file;
@@ -46,7 +44,7 @@ static struct stall_error *scan_descriptor(struct stall_cache_scan *scan, size_t
 	struct stat st, mode;
 	bool deleted;
 
-	snprintf(link, sizeof(link), "fd/%s", name);
+	snprintf(link, sizeof(link), "fd/%d", number);
 	// The link's own mode says how it was opened (proc_fd_link, fs/proc/fd.c).
 	_cleanup_close_ int fd = openat(target->procfd, link, O_PATH | O_CLOEXEC);
 	if (fd < 0 && errno == ENOENT) // closed meanwhile
@@ -74,11 +72,13 @@ static struct stall_error *scan_process(struct stall_cache_scan *scan, size_t in
 	struct stall_error *err = NULL;
 	size_t seen = 0;
 
-	int fd = openat(target->procfd, "fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	if (fd < 0 && (errno == ENOENT || errno == ESRCH))
+	_cleanup_closedir_ DIR *dir = stall_target_open_files(target);
+	if (!dir && (errno == ENOENT || errno == ESRCH))
 		return stall_error_create(STALL_ERROR_NO_PROCESS, "process %d has ended",
 					  target->pid);
-	if (fd < 0)
+	if (!dir && errno == ENOMEM)
+		return &stall_enomem;
+	if (!dir)
 		return stall_error_create(
 			STALL_ERROR_PERMISSION,
 			"cannot read which files process %d has open: %s; run it as root, or give "
@@ -86,21 +86,14 @@ static struct stall_error *scan_process(struct stall_cache_scan *scan, size_t in
 			"capabilities: setcap cap_sys_ptrace,cap_dac_read_search,cap_fowner+ep "
 			"stallscope-probe",
 			target->pid, strerror(errno));
-	_cleanup_closedir_ DIR *dir = fdopendir(fd);
-	if (!dir) {
-		close(fd);
-		return &stall_enomem;
-	}
-	for (struct dirent *entry; !err && (entry = readdir(dir));) {
-		if (entry->d_name[0] < '0' || entry->d_name[0] > '9')
-			continue;
+	for (int number; !err && (number = stall_next_open_file(dir)) >= 0;) {
 		if (seen++ == MAX_DESCRIPTORS) {
 			scan->limit_reached = true;
 			break;
 		}
 		if (stall_cache_is_late(scan))
 			break;
-		err = scan_descriptor(scan, index, entry->d_name);
+		err = scan_descriptor(scan, index, number);
 	}
 	return err;
 }

@@ -10,19 +10,21 @@
 #include "cache/cache_files.h"
 #include "cache/cache_plan.h"
 
-#define STALL_CACHE_MAX_PIDS 4096
-
 struct stall_cache_command {
-	pid_t pids[STALL_CACHE_MAX_PIDS];
 	struct stall_cache_options scan;
 	struct stall_cache_plan plan;
 	bool drop;
 	uint64_t after_ns; // how long reads are watched, before and after; 0: not
 };
 
-// Its own options, of argv[0] "cache". *ret_help: --help was among them.
-struct stall_error *stall_cache_command_parse(struct stall_cache_command *command, int argc,
-					      char **argv, bool *ret_help);
+void stall_cache_command_init(struct stall_cache_command *command);
+struct stall_error *stall_cache_option_dir(const char *name, const char *text, const char **dirs,
+					   size_t *count);
+struct stall_error *stall_cache_option_classes(struct stall_cache_plan *plan, const char *text);
+struct stall_error *stall_cache_option_keep(struct stall_cache_plan *plan,
+					    enum stall_cache_keep keep, const char *name,
+					    const char *text);
+struct stall_error *stall_cache_command_check(const struct stall_cache_command *command);
 
 // Writes one line of JSON.
 struct stall_error *stall_cache_command_run(const struct stall_cache_command *command, int out,

@@ -7,7 +7,7 @@
 #include "base/cleanup.h"
 #include "base/features.h"
 #include "base/json_writer.h"
-#include "base/output.h"
+#include "base/messages.h"
 #include "capture/backends.h"
 #include "capture/kernel_symbols.h"
 #include "ebpf/bpf_features.h"
@@ -68,7 +68,6 @@ static void write_features(struct stall_json *json, const struct stall_feature *
 struct stall_error *stall_features_write(int fd)
 {
 	_cleanup_(stall_json_deinit) struct stall_json json = {};
-	_cleanup_(stall_output_destroyp) struct stall_output *output = NULL;
 	struct utsname name = {};
 
 	uname(&name);
@@ -89,8 +88,5 @@ struct stall_error *stall_features_write(int fd)
 	stall_json_close(&json, '}');
 	stall_json_close(&json, '}');
 	stall_json_newline(&json);
-	if (json.failed)
-		return &stall_enomem;
-	struct stall_error *err = stall_output_create_fd(fd, &output);
-	return err ? err : stall_output_write(output, json.data, json.size);
+	return stall_lines_write(&json, fd);
 }

@@ -8,21 +8,9 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/json_writer.h"
-#include "base/output.h"
+#include "base/messages.h"
 #include "base/signals.h"
 #include "growth/growth_json.h"
-
-static struct stall_error *write_line(int out, struct stall_json *json)
-{
-	_cleanup_(stall_output_destroyp) struct stall_output *output = NULL;
-
-	if (json->failed)
-		return &stall_enomem;
-	struct stall_error *err = stall_output_create_fd(out, &output);
-	if (!err)
-		err = stall_output_write(output, json->data, json->size);
-	return err ? err : stall_output_commit(output);
-}
 
 static struct stall_error *write_ready(const struct stall_growth *growth, int out)
 {
@@ -30,7 +18,7 @@ static struct stall_error *write_ready(const struct stall_growth *growth, int ou
 
 	stall_json_init(&json);
 	stall_growth_write_ready(growth, &json);
-	return write_line(out, &json);
+	return stall_lines_write(&json, out);
 }
 
 static struct stall_error *write_end(const struct stall_growth *growth, int out, bool *ret_partial)
@@ -39,7 +27,7 @@ static struct stall_error *write_end(const struct stall_growth *growth, int out,
 
 	stall_json_init(&json);
 	stall_growth_write_end(growth, &json, ret_partial);
-	return write_line(out, &json);
+	return stall_lines_write(&json, out);
 }
 
 static struct stall_error *record(struct stall_growth *growth, uint64_t until_ns, int signals)

@@ -11,7 +11,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/json_writer.h"
-#include "base/output.h"
+#include "base/messages.h"
 #include "capture/backends.h"
 #include "introspect/postgres.h"
 #include "introspect/sessions.h"
@@ -89,11 +89,7 @@ static uint64_t exe_start(const struct stall_process *process)
 static struct stall_error *write_threads(const struct stall_snapshot *snapshot, int out)
 {
 	_cleanup_(stall_json_deinit) struct stall_json json;
-	_cleanup_(stall_output_destroyp) struct stall_output *output = NULL;
-	struct stall_error *err = stall_output_create_fd(out, &output);
 
-	if (err)
-		return err;
 	stall_json_init(&json);
 	stall_json_open(&json, '{');
 	stall_json_member_string(&json, "schema", SCHEMA);
@@ -114,10 +110,7 @@ static struct stall_error *write_threads(const struct stall_snapshot *snapshot, 
 	stall_json_close(&json, ']');
 	stall_json_close(&json, '}');
 	stall_json_newline(&json);
-	if (json.failed)
-		return &stall_enomem;
-	err = stall_output_write(output, json.data, json.size);
-	return err ? err : stall_output_commit(output);
+	return stall_lines_write(&json, out);
 }
 
 static struct stall_error *read_whole(int in, void *buf, size_t size, bool *ret_end)

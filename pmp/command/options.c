@@ -247,6 +247,50 @@ static struct stall_error *apply_poke(struct stall_poke_options *poke, int id, c
 	}
 }
 
+static struct stall_error *apply_cache(struct stall_cache_command *cache, int id, const char *name,
+				       const char *value)
+{
+	struct stall_cache_options *scan = &cache->scan;
+	struct stall_cache_plan *plan = &cache->plan;
+	struct stall_error *err;
+	uint64_t number;
+
+	switch (id) {
+	case OPTION_DATA_DIR:
+		return stall_cache_option_dir(name, value, scan->data_dirs, &scan->data_dir_count);
+	case OPTION_LOG_DIR:
+		return stall_cache_option_dir(name, value, scan->log_dirs, &scan->log_dir_count);
+	case OPTION_MAX_FILES:
+		err = stall_parse_number(name, value, 1, 10 * 1000 * 1000, &number);
+		if (!err)
+			scan->max_files = number;
+		return err;
+	case OPTION_DEADLINE:
+		return stall_parse_ms(name, value, &scan->deadline_ns);
+	case OPTION_UNCACHE:
+		return stall_cache_option_classes(plan, value);
+	case OPTION_ALLOW_REDO:
+		plan->allow_redo = true;
+		return NULL;
+	case OPTION_KEEP_FILES:
+		return stall_cache_option_keep(plan, STALL_CACHE_KEEP_FILES, name, value);
+	case OPTION_KEEP_BYTES:
+		return stall_cache_option_keep(plan, STALL_CACHE_KEEP_BYTES, name, value);
+	case OPTION_KEEP_SECONDS:
+		return stall_cache_option_keep(plan, STALL_CACHE_KEEP_SECONDS, name, value);
+	case OPTION_DUMP_THREADS:
+		err = stall_parse_number(name, value, 0, INT_MAX, &number);
+		if (!err)
+			plan->dump_threads = number;
+		return err;
+	case OPTION_YES:
+		cache->drop = true;
+		return NULL;
+	default:
+		return stall_parse_seconds(name, value, &cache->after_ns);
+	}
+}
+
 static struct stall_error *apply(struct stall_options *options, int id, const char *name,
 				 const char *value)
 {
@@ -254,6 +298,8 @@ static struct stall_error *apply(struct stall_options *options, int id, const ch
 		return apply_watch(options, id, value);
 	if (id >= OPTION_WORD && id <= OPTION_OPEN_FILES)
 		return apply_poke(&options->poke, id, value);
+	if (options->command == STALL_COMMAND_CACHE && id != OPTION_PID)
+		return apply_cache(&options->cache, id, name, value);
 	switch (id) {
 	case OPTION_PID:
 		return add_pid(options, value);
@@ -363,7 +409,7 @@ static struct stall_error *check(const struct stall_options *options, const char
 		if (err)
 			return err;
 	}
-	if (bit & (LIVE | WAITS | MEMORY | STORAGE | GROWTH) && !options->capture.pid_count)
+	if (bit & (LIVE | WAITS | MEMORY | STORAGE | CACHE | GROWTH) && !options->capture.pid_count)
 		return stall_usage("%s: --pid is missing", command);
 	if (options->waits.interval_ns < MIN_INTERVAL_NS ||
 	    (options->storage.interval_ns && options->storage.interval_ns < MIN_INTERVAL_NS))
@@ -375,6 +421,11 @@ static struct stall_error *check(const struct stall_options *options, const char
 	}
 	if (bit & GROWTH && options->capture.pid_count > 1)
 		return stall_usage("growth: one --pid");
+	if (bit & CACHE) {
+		struct stall_error *err = stall_cache_command_check(&options->cache);
+		if (err)
+			return err;
+	}
 	if (bit & PACK && (!options->file || !options->output))
 		return stall_usage("pack: FILE and --output are needed");
 	if (bit & CORE && !options->core)
@@ -405,17 +456,6 @@ static void complete_serve(struct stall_options *options)
 			options->watch.source.at_rest || options->watch.history;
 }
 
-// It shares no option with the others but --pid.
-static struct stall_error *parse_cache(struct stall_options *options, int argc, char **argv)
-{
-	bool help = false;
-	struct stall_error *err = stall_cache_command_parse(&options->cache, argc, argv, &help);
-
-	if (help)
-		options->command = STALL_COMMAND_HELP;
-	return err;
-}
-
 struct stall_error *stall_options_init(struct stall_options *options, int argc, char **argv)
 {
 	struct stall_error *err;
@@ -433,6 +473,7 @@ struct stall_error *stall_options_init(struct stall_options *options, int argc, 
 	stall_waits_options_init(&options->waits);
 	stall_growth_options_init(&options->growth);
 	stall_serve_options_init(&options->serve);
+	stall_cache_command_init(&options->cache);
 	options->capture.backend = "auto";
 	options->capture.worker.deadline_ms = options->capture.snapshot.deadline_ms;
 	options->burst = (struct stall_burst_options){
@@ -449,14 +490,14 @@ struct stall_error *stall_options_init(struct stall_options *options, int argc, 
 	options->capture.layouts = options->layouts;
 	if (options->command == STALL_COMMAND_HELP || options->command == STALL_COMMAND_VERSION)
 		return NULL;
-	if (options->command == STALL_COMMAND_CACHE)
-		return parse_cache(options, argc - 1, argv + 1);
 	err = parse_options(options, argc - 1, argv + 1);
 	if (!err)
 		err = check(options, argv[1]);
 	if (!err)
 		complete_serve(options);
 	options->growth.pid = options->pids[0];
+	options->cache.scan.pids = options->pids;
+	options->cache.scan.pid_count = options->capture.pid_count;
 	if (err)
 		stall_options_deinit(options);
 	return err;

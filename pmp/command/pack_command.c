@@ -3,6 +3,7 @@
 
 #include "base/cleanup.h"
 #include "base/json_writer.h"
+#include "base/messages.h"
 #include "base/output.h"
 #include "packs/pack_make.h"
 
@@ -40,14 +41,10 @@ static void write_summary(struct stall_json *json, const struct stall_pack_optio
 static struct stall_error *report(const struct stall_pack_options *options,
 				  const struct stall_pack_summary *summary, int out)
 {
-	_cleanup_(stall_output_destroyp) struct stall_output *output = NULL;
 	_cleanup_(stall_json_deinit) struct stall_json json = {};
-	struct stall_error *err = stall_output_create_fd(out, &output);
 
-	if (err)
-		return err;
 	write_summary(&json, options, summary);
-	return json.failed ? &stall_enomem : stall_output_write(output, json.data, json.size);
+	return stall_lines_write(&json, out);
 }
 
 struct stall_error *stall_pack_run(const struct stall_pack_options *options, int out)

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "command/poke_command.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -11,8 +10,8 @@
 
 #include "base/cleanup.h"
 #include "base/json_writer.h"
+#include "base/messages.h"
 #include "base/options_text.h"
-#include "base/output.h"
 #include "poke/poke_files.h"
 #include "poke/poke_process.h"
 #include "poke/poke_record.h"
@@ -180,28 +179,20 @@ static struct stall_error *write_file(struct stall_json *json, const struct stal
 static struct stall_error *write_open_files(struct stall_json *json,
 					    const struct stall_target *target)
 {
-	int fd = openat(target->procfd, "fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	_cleanup_closedir_ DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+	_cleanup_closedir_ DIR *dir = stall_target_open_files(target);
 	struct stall_error *err = NULL;
 	int count = 0;
 
-	if (!dir) {
-		int errnum = errno;
-
-		if (fd >= 0)
-			close(fd);
-		return stall_error_os(errnum, "cannot read /proc/%d/fd", target->pid);
-	}
+	if (!dir)
+		return stall_error_os(errno, "cannot read /proc/%d/fd", target->pid);
 	stall_json_key(json, "files");
 	stall_json_open(json, '[');
-	for (struct dirent *entry; !err && (entry = readdir(dir));) {
-		if (entry->d_name[0] < '0' || entry->d_name[0] > '9')
-			continue;
+	for (int fd; !err && (fd = stall_next_open_file(dir)) >= 0;) {
 		if (++count > MAX_DESCRIPTORS)
 			return stall_error_create(STALL_ERROR_LIMIT,
 						  "process %d has more than %d open files",
 						  target->pid, MAX_DESCRIPTORS);
-		err = write_file(json, target, atoi(entry->d_name));
+		err = write_file(json, target, fd);
 	}
 	stall_json_close(json, ']');
 	return err;
@@ -334,7 +325,6 @@ static struct stall_error *change(struct stall_json *json, const struct stall_po
 struct stall_error *stall_poke_run(const struct stall_poke_options *options, pid_t pid, int out)
 {
 	_cleanup_(stall_json_deinit) struct stall_json json;
-	_cleanup_(stall_output_destroyp) struct stall_output *output = NULL;
 	struct stall_poke_process *process = malloc(sizeof(*process));
 	struct stall_error *err;
 
@@ -350,14 +340,9 @@ struct stall_error *stall_poke_run(const struct stall_poke_options *options, pid
 		stall_poke_process_deinit(process);
 	}
 	free(process);
-	if (!err)
-		err = stall_output_create_fd(out, &output);
 	if (err)
 		return err;
 	stall_json_close(&json, '}');
 	stall_json_newline(&json);
-	if (json.failed)
-		return &stall_enomem;
-	err = stall_output_write(output, json.data, json.size);
-	return err ? err : stall_output_commit(output);
+	return stall_lines_write(&json, out);
 }

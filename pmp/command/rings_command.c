@@ -3,7 +3,7 @@
 
 #include "base/cleanup.h"
 #include "base/json_writer.h"
-#include "base/output.h"
+#include "base/messages.h"
 #include "ebpf/wait_kinds.h"
 #include "rings/ring_file.h"
 #include "rings/ring_list.h"
@@ -76,17 +76,11 @@ static void write_ring(struct stall_json *json, const struct stall_listed_ring *
 
 static struct stall_error *write_list(const struct stall_ring_list *list, int out)
 {
-	_cleanup_(stall_output_destroyp) struct stall_output *output = NULL;
 	_cleanup_(stall_json_deinit) struct stall_json json = {};
-	struct stall_error *err = stall_output_create_fd(out, &output);
 
-	for (size_t i = 0; !err && i < list->count; i++) {
-		json.size = 0;
+	for (size_t i = 0; i < list->count; i++)
 		write_ring(&json, &list->rings[i]);
-		err = json.failed ? &stall_enomem
-				  : stall_output_write(output, json.data, json.size);
-	}
-	return err;
+	return stall_lines_write(&json, out);
 }
 
 static struct stall_error *set(const char *path, enum stall_recording recording,

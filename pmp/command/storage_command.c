@@ -2,14 +2,13 @@
 #include "command/storage_command.h"
 
 #include <errno.h>
-#include <limits.h>
 #include <poll.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
-#include "base/clock.h"
 #include "base/output.h"
+#include "base/pace.h"
 #include "base/signals.h"
 #include "storage/storage.h"
 
@@ -17,9 +16,9 @@ struct command {
 	const struct stall_storage_options *options;
 	struct stall_storage *storage;
 	struct stall_output *output;
-	int in;			  // -1: it has ended
-	int signals;		  // signalfd
-	uint64_t next_ns, end_ns; // CLOCK_MONOTONIC; UINT64_MAX: never
+	int in;	     // -1: it has ended
+	int signals; // signalfd
+	struct stall_pace pace;
 	bool over;
 };
 
@@ -52,30 +51,10 @@ static struct stall_error *write_ended(struct command *command)
 
 static struct stall_error *tick(struct command *command)
 {
-	uint64_t now_ns = stall_clock_ns(CLOCK_MONOTONIC);
-
-	if (now_ns >= command->end_ns)
-		command->over = true;
-	if (command->over || now_ns < command->next_ns)
+	command->over |= stall_pace_is_over(&command->pace);
+	if (command->over || !stall_pace_take(&command->pace))
 		return NULL;
-	// Missed lines are not written later.
-	command->next_ns += command->options->interval_ns;
-	if (command->next_ns <= now_ns)
-		command->next_ns = now_ns + command->options->interval_ns;
 	return write_lines(command, false);
-}
-
-static int timeout_ms(const struct command *command)
-{
-	uint64_t now_ns = stall_clock_ns(CLOCK_MONOTONIC);
-	uint64_t until_ns = command->next_ns < command->end_ns ? command->next_ns : command->end_ns;
-
-	if (until_ns == UINT64_MAX)
-		return -1;
-	if (until_ns <= now_ns)
-		return 0;
-	uint64_t ms = (until_ns - now_ns) / 1000000 + 1;
-	return ms < INT_MAX ? (int)ms : INT_MAX;
 }
 
 // The only command is "quit".
@@ -90,7 +69,7 @@ static struct stall_error *read_input(struct command *command)
 		return stall_error_os(errno, "cannot read commands from standard input");
 	if (got == 0) {
 		command->in = -1;
-		command->over |= command->end_ns == UINT64_MAX;
+		command->over |= !stall_pace_ends(&command->pace);
 		return NULL;
 	}
 	text[got] = '\0';
@@ -105,7 +84,7 @@ static struct stall_error *wait_and_do(struct command *command)
 		{.fd = command->signals, .events = POLLIN},
 		{.fd = stall_storage_fd(command->storage), .events = POLLIN},
 	};
-	int ready = poll(fds, 3, timeout_ms(command));
+	int ready = poll(fds, 3, stall_pace_timeout_ms(&command->pace));
 
 	if (ready < 0)
 		return errno == EINTR ? NULL : stall_error_os(errno, "poll");
@@ -134,8 +113,6 @@ struct stall_error *stall_storage_run(const struct stall_storage_options *option
 		.options = options,
 		.in = in,
 		.signals = -1,
-		.next_ns = UINT64_MAX,
-		.end_ns = UINT64_MAX,
 	};
 	struct stall_error *err = stall_signals_block(&command.signals);
 
@@ -145,11 +122,7 @@ struct stall_error *stall_storage_run(const struct stall_storage_options *option
 		err = stall_storage_create(pids, pid_count, &command.storage);
 	if (err)
 		return err;
-	uint64_t now_ns = stall_clock_ns(CLOCK_MONOTONIC);
-	if (options->interval_ns)
-		command.next_ns = now_ns + options->interval_ns;
-	if (options->duration_ns)
-		command.end_ns = now_ns + options->duration_ns;
+	stall_pace_init(&command.pace, options->interval_ns, options->duration_ns);
 	// A reader that compares the totals with other counters reads these now.
 	err = write_lines(&command, false);
 	while (!err && !command.over)

@@ -8,10 +8,10 @@
 #include <string.h>
 
 #include "base/cleanup.h"
-#include "base/clock.h"
 #include "base/messages.h"
 #include "base/options_text.h"
 #include "base/output.h"
+#include "base/pace.h"
 #include "base/signals.h"
 #include "watch/watch_events.h"
 #include "watch/watch_ignored.h"
@@ -23,9 +23,9 @@ struct command {
 	const struct stall_waits_options *options;
 	struct stall_watch *watch;
 	struct stall_output *output;
-	int in;			  // -1: it has ended
-	int signals;		  // signalfd
-	uint64_t next_ns, end_ns; // CLOCK_MONOTONIC; end 0: none
+	int in;	     // -1: it has ended
+	int signals; // signalfd
+	struct stall_pace pace;
 	size_t alive;
 	bool over;
 	char text[MAX_LINE];
@@ -202,25 +202,18 @@ static struct stall_error *read_input(struct command *command)
 		return stall_error_os(errno, "cannot read commands from standard input");
 	if (got == 0) {
 		command->in = -1;
-		command->over |= !command->end_ns;
+		command->over |= !stall_pace_ends(&command->pace);
 		return NULL;
 	}
 	return stall_command_lines_take(lines, got, &handler);
 }
 
-static int timeout_ms(const struct command *command, uint64_t now_ns)
+static int timeout_ms(const struct command *command)
 {
-	uint64_t until_ns = command->next_ns;
+	int ms = stall_pace_timeout_ms(&command->pace);
 	int watch_ms = stall_watch_timeout_ms(command->watch);
 
-	if (command->end_ns && command->end_ns < until_ns)
-		until_ns = command->end_ns;
-	if (until_ns <= now_ns)
-		return 0;
-	uint64_t ms = (until_ns - now_ns) / 1000000 + 1;
-	if (watch_ms >= 0 && (uint64_t)watch_ms < ms)
-		return watch_ms;
-	return ms < INT_MAX ? (int)ms : INT_MAX;
+	return watch_ms >= 0 && (ms < 0 || watch_ms < ms) ? watch_ms : ms;
 }
 
 static struct stall_error *report_ends(struct command *command)
@@ -238,16 +231,9 @@ static struct stall_error *report_ends(struct command *command)
 
 static struct stall_error *tick(struct command *command)
 {
-	uint64_t now_ns = stall_clock_ns(CLOCK_MONOTONIC);
-
-	if (command->end_ns && now_ns >= command->end_ns)
-		command->over = true;
-	if (command->over || now_ns < command->next_ns)
+	command->over |= stall_pace_is_over(&command->pace);
+	if (command->over || !stall_pace_take(&command->pace))
 		return NULL;
-	// Missed lines are not written later.
-	command->next_ns += command->options->interval_ns;
-	if (command->next_ns <= now_ns)
-		command->next_ns = now_ns + command->options->interval_ns;
 	return write_line(command, false);
 }
 
@@ -258,7 +244,7 @@ static struct stall_error *wait_and_do(struct command *command)
 		{.fd = command->signals, .events = POLLIN},
 		{.fd = stall_watch_fd(command->watch), .events = POLLIN},
 	};
-	int ready = poll(fds, 3, timeout_ms(command, stall_clock_ns(CLOCK_MONOTONIC)));
+	int ready = poll(fds, 3, timeout_ms(command));
 
 	if (ready < 0)
 		return errno == EINTR ? NULL : stall_error_os(errno, "poll");
@@ -300,9 +286,7 @@ struct stall_error *stall_waits_run(const struct stall_watch_options *watch,
 		err = answer_ready(&command);
 	if (err)
 		return err;
-	uint64_t now_ns = stall_clock_ns(CLOCK_MONOTONIC);
-	command.next_ns = now_ns + options->interval_ns;
-	command.end_ns = options->duration_ns ? now_ns + options->duration_ns : 0;
+	stall_pace_init(&command.pace, options->interval_ns, options->duration_ns);
 	while (!err && !command.over)
 		err = wait_and_do(&command);
 	if (!err)

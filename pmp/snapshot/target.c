@@ -95,17 +95,26 @@ static struct stall_error *check_is_leader(int procfd, pid_t pid)
 	return NULL;
 }
 
+// A folder of /proc/PID. NULL with errno.
+static DIR *open_folder(int procfd, const char *name)
+{
+	int fd = openat(procfd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+
+	if (fd >= 0 && !dir) {
+		close(fd);
+		errno = ENOMEM; // the only reason
+	}
+	return dir;
+}
+
 // A thread that still exists when the leader has ended: 0 when there is none.
 static pid_t find_survivor(int procfd, pid_t pid)
 {
-	int fd = openat(procfd, "task", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	_cleanup_closedir_ DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+	_cleanup_closedir_ DIR *dir = open_folder(procfd, "task");
 
-	if (!dir) {
-		if (fd >= 0)
-			close(fd);
+	if (!dir)
 		return 0;
-	}
 	for (struct dirent *entry; (entry = readdir(dir));) {
 		pid_t tid = atoi(entry->d_name);
 		struct stat_fields fields;
@@ -237,22 +246,30 @@ static int compare_pids(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
+DIR *stall_target_open_files(const struct stall_target *target)
+{
+	return open_folder(target->procfd, "fd");
+}
+
+int stall_next_open_file(DIR *dir)
+{
+	for (struct dirent *entry; (entry = readdir(dir));)
+		if (entry->d_name[0] >= '0' && entry->d_name[0] <= '9')
+			return atoi(entry->d_name);
+	return -1;
+}
+
 struct stall_error *stall_target_tids(const struct stall_target *target, size_t max, pid_t **ret,
 				      size_t *ret_count)
 {
 	_cleanup_free_ pid_t *tids = NULL;
 	size_t count = 0, capacity = 0;
-	int fd = openat(target->procfd, "task", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	_cleanup_closedir_ DIR *dir = open_folder(target->procfd, "task");
 
-	if (fd < 0 && (errno == ENOENT || errno == ESRCH))
+	if (!dir && (errno == ENOENT || errno == ESRCH))
 		return process_ended(target->pid);
-	if (fd < 0)
+	if (!dir)
 		return stall_error_os(errno, "cannot open /proc/%d/task", target->pid);
-	_cleanup_closedir_ DIR *dir = fdopendir(fd);
-	if (!dir) {
-		close(fd);
-		return &stall_enomem;
-	}
 	for (struct dirent *entry; (entry = readdir(dir));) {
 		if (entry->d_name[0] < '1' || entry->d_name[0] > '9')
 			continue;

@@ -3,6 +3,7 @@
 #ifndef STALL_TARGET_H
 #define STALL_TARGET_H
 
+#include <dirent.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -29,6 +30,10 @@ struct stall_error *stall_target_check(const struct stall_target *target);
 // TIDs from /proc/PID/task, sorted, at most `max` (STALL_ERROR_LIMIT above it). Free *ret.
 struct stall_error *stall_target_tids(const struct stall_target *target, size_t max, pid_t **ret,
 				      size_t *ret_count);
+
+// The numbers of the files that the process has open: NULL with errno, and -1 at the end.
+DIR *stall_target_open_files(const struct stall_target *target);
+int stall_next_open_file(DIR *dir);
 
 // The kernel shows paths of another process from our root, not from its own. Returns the path as the
 // process sees it: without the root that stall_target_root returned, "" for none or for one that is not

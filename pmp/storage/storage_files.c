@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "storage/storage_files.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -210,21 +209,15 @@ static struct stall_error *try_all(struct search *search, const struct seen *see
 static struct stall_error *search_descriptors(struct search *search,
 					      const struct stall_target *target, struct seen *seen)
 {
-	int fd = openat(target->procfd, "fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	_cleanup_closedir_ DIR *dir = stall_target_open_files(target);
 	struct stall_error *err = NULL;
 	size_t count = 0;
 
-	if (fd < 0)
-		return NULL;
-	_cleanup_closedir_ DIR *dir = fdopendir(fd);
-	if (!dir) {
-		close(fd);
-		return &stall_enomem;
-	}
-	for (struct dirent *entry; !err && count < MAX_DESCRIPTORS && (entry = readdir(dir));
+	if (!dir)
+		return errno == ENOMEM ? &stall_enomem : NULL;
+	for (int fd; !err && count < MAX_DESCRIPTORS && (fd = stall_next_open_file(dir)) >= 0;
 	     count++)
-		if (entry->d_name[0] >= '0' && entry->d_name[0] <= '9' &&
-		    see_descriptor(target, atoi(entry->d_name), seen))
+		if (see_descriptor(target, fd, seen))
 			err = try_all(search, seen);
 	return err;
 }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "waits/wait_files.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -291,18 +290,10 @@ struct stall_error *stall_wait_file_search(const struct stall_target *target,
 	size_t seen = 0;
 
 	*ret = NULL;
-	int fd = openat(target->procfd, "fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	if (fd < 0)
-		return NULL;
-	_cleanup_closedir_ DIR *dir = fdopendir(fd);
-	if (!dir) {
-		close(fd);
-		return &stall_enomem;
-	}
-	for (struct dirent *entry; (entry = readdir(dir)) && seen < MAX_DESCRIPTORS; seen++) {
-		if (entry->d_name[0] < '0' || entry->d_name[0] > '9')
-			continue;
-		file.fd = atoi(entry->d_name);
+	_cleanup_closedir_ DIR *dir = stall_target_open_files(target);
+	if (!dir)
+		return errno == ENOMEM ? &stall_enomem : NULL;
+	for (; seen < MAX_DESCRIPTORS && (file.fd = stall_next_open_file(dir)) >= 0; seen++) {
 		if (path_of_descriptor(target, &file, path, sizeof(path), ret_deleted))
 			return copy(path, ret);
 	}
