@@ -23,7 +23,9 @@ from tests.bench.overhead_variants import (
     rests,
     variants,
 )
+from tests.bench.probe_programs import program_section
 from tests.bench.stats import Section
+from tests.bench.watchers import probe_storage
 from tests.support.servers import SqlServer
 
 __all__ = ["FULL", "QUICK", "Sizes", "cost_goals", "makers", "rate_goal"]
@@ -62,7 +64,20 @@ def makers(
         found[f"storage-{test}"] = maker(
             new_server, f"storage-{test}", test, sizes, seed, NOTHING, AGAIN, STORAGE
         )
+        found[f"programs-storage-{test}"] = programs_of_storage(new_server, test, sizes)
     return found
+
+
+def programs_of_storage(
+    new_server: Callable[[], SqlServer], test: str, sizes: Sizes
+) -> Callable[[], Iterator[Section]]:
+    def measured() -> Iterator[Section]:
+        with new_server() as server:
+            yield program_section(
+                server, test, sizes.load_threads, 10.0, probe_storage(), STORAGE_GOAL
+            )
+
+    return measured
 
 
 def maker(

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import math
 import os
 import subprocess
 import time
@@ -14,7 +15,7 @@ from contextlib import contextmanager
 from tests.bench import progress
 from tests.bench.stats import BenchError, Row, Section
 from tests.bench.tools import tree_cpu_ns
-from tests.bench.watchers import Watching, probe_waits
+from tests.bench.watchers import Watcher, Watching, probe_waits
 from tests.support.bpf_objects import descriptors
 from tests.support.servers import SqlServer, program
 from tests.support.stalls.load import sysbench_load
@@ -64,12 +65,21 @@ def held_programs(pid: int) -> dict[str, tuple[int, int]]:
     return found
 
 
-def program_section(server: SqlServer, test: str, threads: int, seconds: float) -> Section:
-    """Time the programs of a probe on a server under a load."""
+def program_section(
+    server: SqlServer,
+    test: str,
+    threads: int,
+    seconds: float,
+    watcher: Watcher | None = None,
+    most: float = math.inf,
+) -> Section:
+    """Time the programs of a probe on a server under a load. ``most``: as how many times the
+    server's CPU time that may be without them."""
+    watcher = watcher or probe_waits()
     progress(f"BPF programs: {test}")
     with (
         sysbench_load(server, threads, test),
-        Watching(probe_waits(), server.pid) as watching,
+        Watching(watcher, server.pid) as watching,
         timed_programs(),
     ):
         before = program_times(watching.pid)
@@ -89,11 +99,19 @@ def program_section(server: SqlServer, test: str, threads: int, seconds: float) 
     ]
     ran_ns, ran_times = (sum(one[part] for one in ran.values()) for part in (0, 1))
     rows.append(program_row("all", ran_ns, ran_times, passed))
+    # Nearly all of them run in the server's threads, and their time is part of its CPU time.
+    times = used / (used - ran_ns)
+    goals = ()
+    if not math.isinf(most):
+        text = f"{times:.3f} times the server's CPU time without them, {most:g} allowed"
+        goals = ((text, times <= most),)
     title = (
-        f"BPF programs under {test}, {server.name} {server.version()}, {threads} threads, "
+        f"BPF programs of {watcher} under {test}, {server.name} {server.version()},"
+        f" {threads} threads, "
         f"{done / passed:.0f} queries/s, {used / 1e7 / passed:.0f} % of a CPU for the server"
     )
-    return Section(f"cost-programs-{test}", title, tuple(rows))
+    note = f"{ran_ns / done:.0f} ns a query, of {used / done / 1e3:.1f} us of the server's CPU time"
+    return Section(f"cost-programs-{test}", title, tuple(rows), goals=goals, notes=(note,))
 
 
 def program_row(name: str, ns: int, runs: int, passed: float) -> Row:

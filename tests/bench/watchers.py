@@ -175,6 +175,12 @@ def probe_waits(*options: str) -> Watcher:
     return Watcher(PROBE_WAITS, argv, is_ready, probe_seen, ends_with_input=True)
 
 
+def probe_storage() -> Watcher:
+    """Return ``stallscope-probe storage`` with a line each second."""
+    argv = (str(probe.find()), "storage", "--pid", "PID", "--interval", "1")
+    return Watcher("stallscope-probe storage", argv, has_bpf_links, lines_seen, True)
+
+
 def probe_serve(*options: str) -> Watcher:
     """Return ``stallscope-probe serve --watch``, which takes captures, too."""
     argv = (str(probe.find()), "serve", "--watch", "--pid", "PID", *options)
