@@ -27,6 +27,7 @@ __all__ = [
     "Prediction",
     "RowRate",
     "Setting",
+    "ThreadUse",
     "analyze",
 ]
 
@@ -41,7 +42,16 @@ known by itself."""
 _DOUBT = 2.0
 """By so much the interval lets the effect of pauses be smaller or larger."""
 _S_DOUBT = 0.1
-_ITERATIONS = 3
+_MODEL_DOUBT = 1.15
+"""What no input explains: contention, and a machine that is not equally fast all the time
+(./scripts/bench storage-sync)."""
+_FEW_TURNS = 0.5
+_MOST_OTHERS = 0.8
+_SURE = 2.0
+"""Standard errors from which on a number is not taken for 0."""
+_ITERATIONS = 8
+_SETTLED = 0.02
+"""How much of the work is done cold is then known well enough."""
 _VERSION = re.compile(r"(\d+)\.(\d+)(?:\.(\d+))?")
 
 
@@ -69,6 +79,16 @@ class ClassUse(msgspec.Struct, frozen=True):
     file_system: str | None = None
 
 
+class ThreadUse(msgspec.Struct, frozen=True):
+    """What one thread of the server had of CPUs."""
+
+    seconds: float
+    turns: int
+    """How often it got one."""
+    own: bool = False
+    """It served this measurement."""
+
+
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
     """One measurement. None is unknown."""
 
@@ -84,9 +104,13 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     """Sessions that had a statement meanwhile."""
     running: float | None = None
     """How many of them had one at a time, on average."""
+    running_error: float = 0.0
+    """Standard error of that."""
     cpu_user: float | None = None
     """Seconds of CPU of the server."""
     cpu_system: float | None = None
+    threads: tuple[ThreadUse, ...] = ()
+    """Of the server; those that began or ended meanwhile are left out."""
     cpu_clients: float = 0.0
     """Of clients on the same host."""
     cpus: int = 1
@@ -268,28 +292,74 @@ class _Model:
         """Classes of files whose syncs were not measured."""
         self.guessed: set[str] = set()
         """Classes of files whose syncs were measured elsewhere."""
-        system = min(found.cpu_system, _SYSTEM_SHARE * found.cpu_user)
-        self.cpu = (found.cpu_user + system + found.cpu_clients) / found.commits
+        share = self._share_of_commits()
+        of_statements = share * self._system_of_statements()
+        self.cpu = (share * found.cpu_user + of_statements + found.cpu_clients) / found.commits
+        self.io_cpu = self._io_cpu(share * found.cpu_system - of_statements)
         self.pauses = self._pauses()
-        self.idle = max(0.0, found.cpus / self.rate - self.cpu)
-        """Seconds of idle CPUs a commit: caches get cold in them."""
         self.scale = 1.0
         self.delay = self._outside()
         load = self.load(setting, cpu=self.cpu, delay=self.delay)
+        load = msgspec.structs.replace(load, cpu=load.cpu + self._cpu_of_io(load))
+        self.idle = max(0.0, found.cpus / self.rate - load.cpu)
+        """Seconds of idle CPUs a commit: caches get cold in them."""
         self.error = commitmodel.run(load).commits / self.rate - 1
         # What is left over is time at the syncs in excess of theirs, or time of the clients: only
         # the second is there without syncs too.
         self.most_delay = commitmodel.delay_of(load, self.rate)
-        if load.path:
+        if any(_in_the_way(station.name, setting) for station in load.path):
             self.scale = commitmodel.scale_of(load, self.rate)
         else:
             self.delay = self.most_delay
 
+    def _system_of_statements(self) -> float:
+        """Return the seconds of system time that are not of writes and syncs."""
+        return min(self.found.cpu_system or 0.0, _SYSTEM_SHARE * (self.found.cpu_user or 0.0))
+
+    def _share_of_commits(self) -> float:
+        """Return what share of the server's CPU time went into commits.
+
+        A thread that commits, or works for those that do, gets a CPU at least once a commit of a
+        client: one that is asleep for longer does so whether there are commits or not.
+        """
+        found = self.found
+        assert found.commits
+        total = (found.cpu_user or 0.0) + (found.cpu_system or 0.0)
+        least = _FEW_TURNS * found.commits / self.clients
+        others = sum(one.seconds for one in found.threads if one.own or one.turns < least)
+        return 1 - min(others / total, _MOST_OTHERS) if total else 1.0
+
+    def _io_cpu(self, seconds: float) -> float:
+        """Return the seconds of CPU a second of writes and syncs that commits wait for."""
+        uses = [self.found.classes.get(name, ClassUse()) for name in (REDO, BINLOG)]
+        syncs = sum(
+            one.mean_ms * one.syncs / 1e3
+            for name, one in self.costs.items()
+            if one.mean_ms is not None and _in_the_way(name, self.setting)
+        )
+        total = sum(use.write_ns for use in uses) / 1e9 + syncs
+        return min(1.0, seconds / total) if total else 0.0
+
+    def _cpu_of_io(self, load: Load) -> float:
+        """Return the seconds of CPU that writes and syncs of a commit take."""
+        if not self.io_cpu:
+            return 0.0
+        syncs = commitmodel.run(load).syncs
+        seconds = {station.name: station.seconds for station in load.path}
+        return self.io_cpu * sum(syncs[name] * each for name, each in seconds.items())
+
     def _outside(self) -> float:
         """Return the seconds of a client from one statement to the next, a commit."""
-        if self.found.running is None:
+        running = self.found.running
+        if running is None:
             return 0.0
-        return max(0.0, self.clients - self.found.running) / self.rate
+        idle = self.clients - running
+        # Of few samples, one that meets a client between two statements says little.
+        if idle < _SURE * self.found.running_error:
+            return 0.0
+        # A thread that reads or sends a packet does not count as running.
+        packets = self.found.cpu_clients + self._system_of_statements()
+        return max(0.0, idle / self.rate - packets / (self.found.commits or 1))
 
     def _pauses(self) -> float:
         """Return by how much longer a commit takes here than right after another one.
@@ -309,8 +379,11 @@ class _Model:
 
     def seconds(self, name: str, setting: Setting, work: float = 1.0) -> float:
         """Return how long one commit, or group of them, is at these files. ``work`` multiplies the
-        time of writes, which is CPU time: it depends on caches as that of statements does."""
+        time of writes to the page cache, which is CPU time: it depends on caches as that of
+        statements does. With O_DIRECT it is that of the device."""
         use = self.found.classes.get(name, ClassUse())
+        if use.direct:
+            work = 1.0
         # One at a time writes, whether it syncs or not.
         write = work * use.write_ns / use.writes / 1e9 if use.writes else 0.0
         if name == BINLOG:
@@ -409,18 +482,22 @@ class _Model:
         delay = self.most_delay if waits else self.delay
         cold = 1.0
         rate = self.rate
-        for _ in range(_ITERATIONS):
+        for iteration in range(_ITERATIONS):
             # How much is done cold follows from the pauses, and they from the rate.
             factor = work * (1 / pauses + (1 - 1 / pauses) * cold)
             load = self.load(
                 setting, cpu=self.cpu * factor, delay=delay * factor, work=factor, more=more
             )
+            load = msgspec.structs.replace(load, cpu=load.cpu + self._cpu_of_io(load))
             rate = commitmodel.run(commitmodel.scaled(load, scale)).commits
             if pauses == 1 or self.idle <= 0:
                 break
             idle = max(0.0, self.found.cpus / rate - load.cpu)
             now = min(1.0, idle / self.idle / work)
-            cold = (cold + now) / 2 if load.path else now
+            if abs(now - cold) < _SETTLED:
+                break
+            # The rates of a path with syncs may swing around the solution.
+            cold = (cold + now) / 2 if iteration > 1 else now
         return rate
 
     def interval(
@@ -436,7 +513,7 @@ class _Model:
                 (1.0, 1.0, True),
             )
         ]
-        return rates[0], min(rates), max(rates)
+        return rates[0], min(rates) / _MODEL_DOUBT, max(rates) * _MODEL_DOUBT
 
 
 def _predicted(model: _Model, result: Durability) -> Durability:

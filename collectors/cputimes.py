@@ -4,19 +4,22 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 import socket
 import struct
 from collections.abc import Collection, Iterable
 from pathlib import Path
+from typing import NamedTuple
 
-__all__ = ["allowed_cpus", "cpu_seconds", "local_clients"]
+__all__ = ["ThreadTime", "allowed_cpus", "cpu_seconds", "local_clients", "thread_times"]
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _MAX_PROCESSES = 20_000
 _MAX_DESCRIPTORS = 100_000
 _MAX_TABLE = 32 << 20
+_MAX_THREADS = 65_536
 _SOCKET = re.compile(r"socket:\[(\d+)\]")
 _ESTABLISHED = "01"  # include/net/tcp_states.h
 
@@ -42,6 +45,29 @@ def cpu_seconds(pids: Iterable[int]) -> tuple[float, float] | None:
         except (OSError, ValueError, IndexError):
             return None
     return user / _TICKS, system / _TICKS
+
+
+class ThreadTime(NamedTuple):
+    """What a thread had of CPUs since it began."""
+
+    seconds: float
+    turns: int
+    """How often it got one."""
+
+
+def thread_times(pids: Iterable[int]) -> dict[int, ThreadTime]:
+    """Return what the threads of processes had, by thread. Those that cannot be read are left out,
+    and on a kernel without CONFIG_SCHED_INFO all are."""
+    times = {}
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            for task in itertools.islice(os.scandir(f"/proc/{pid}/task"), _MAX_THREADS):
+                # Documentation/scheduler/sched-stats.rst
+                with contextlib.suppress(OSError, ValueError):
+                    ran, _, turns = Path(task.path, "schedstat").read_bytes()[:200].split()
+                    if int(ran):
+                        times[int(task.name)] = ThreadTime(int(ran) / 1e9, int(turns))
+    return times
 
 
 def allowed_cpus(pid: int) -> int:

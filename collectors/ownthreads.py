@@ -15,13 +15,23 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import msgspec
 
 from stallscope.collectors.ownclaims import Claim, claims
 from stallscope.model.waitlines import Notice
 
-__all__ = ["Ignoring", "OwnThread", "close", "is_pool", "open_threads", "opened", "peer_inode"]
+__all__ = [
+    "Ignoring",
+    "OwnThread",
+    "close",
+    "is_pool",
+    "open_threads",
+    "opened",
+    "peer_inode",
+    "reading_thread",
+]
 
 MAX_TRIES = 10
 FIRST_PAUSE = 0.05
@@ -39,6 +49,10 @@ _PEER = 2
 _HEADER = struct.Struct("=IHHII")
 _REQUEST = struct.Struct("=BBHIIIII")
 _ANSWER = struct.Struct("=BBBBIII")
+
+_READS = {"x86_64": (0, 45), "aarch64": (63, 207)}
+"""read, recvfrom: arch/x86/entry/syscalls/syscall_64.tbl, include/uapi/asm-generic/unistd.h"""
+_MAX_THREADS = 65536
 
 
 class OwnThread:
@@ -220,6 +234,27 @@ def _peer_of(data: bytes) -> int | None:
         if attribute == _PEER:
             return int(value)
         at += max(4, (length + 3) & ~3)
+    return None
+
+
+def reading_thread(pid: int, inode: int) -> int | None:
+    """Return the thread of a server that waits in a read for what this socket brings; None: none
+    does, or this user may not see it.
+
+    For servers that do not say which thread serves a connection: MySQL before 5.7, which reads
+    where later ones poll. The probe knows both, where threads are to be ignored.
+    """
+    link = f"socket:[{inode}]"
+    reads = _READS.get(os.uname().machine, ())
+    with contextlib.suppress(OSError, ValueError):
+        for task in list(os.scandir(f"/proc/{pid}/task"))[:_MAX_THREADS]:
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                call = Path(task.path, "syscall").read_text().split()
+                # "running", or the number of the call and its arguments.
+                if len(call) < 2 or int(call[0]) not in reads:
+                    continue
+                if os.readlink(f"/proc/{pid}/fd/{int(call[1], 16)}") == link:
+                    return int(task.name)
     return None
 
 

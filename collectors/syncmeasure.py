@@ -5,13 +5,14 @@ the probe, CPU time, and file systems."""
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import msgspec
 
 from stallscope.base import mounts
 from stallscope.collectors import cputimes, storage
+from stallscope.collectors.cputimes import ThreadTime
 from stallscope.collectors.processes import Server
 from stallscope.model.storage import FileSums, StorageLine
 
@@ -28,6 +29,8 @@ class Collected(msgspec.Struct, frozen=True):
     """Seconds of the server."""
     cpu_clients: float
     """Seconds of clients on this host."""
+    threads: Mapping[int, ThreadTime]
+    """Of the server's threads that were there all the time, meanwhile."""
     cpus: int
     lost: int
     ended: bool
@@ -40,7 +43,7 @@ def collect(
     options: storage.Options,
     *,
     begun: Callable[[], None],
-    meanwhile: Callable[[], None],
+    meanwhile: Callable[[StorageLine], None],
     over: Callable[[], None],
 ) -> Collected:
     """Watch until time is up, or a signal. ``begun`` is called when counting has begun,
@@ -50,6 +53,7 @@ def collect(
     own = cputimes.cpu_seconds(server.pids)
     clients = cputimes.local_clients(server.pids)
     of_clients = {pid: _both(pid) for pid in clients}
+    threads: dict[int, ThreadTime] = {}
     finals: list[StorageLine] = []
     started = False
     # Closed at the end: a probe that still runs is ended.
@@ -61,14 +65,20 @@ def collect(
                 begun()
                 own = cputimes.cpu_seconds(server.pids)
                 of_clients = {pid: _both(pid) for pid in clients}
+                threads = cputimes.thread_times(server.pids)
             elif not line.final:
-                meanwhile()
+                meanwhile(line)
             if line.final:
                 finals.append(line)
     finally:
         lines.close()
     now = cputimes.cpu_seconds(server.pids)
     used = sum(max(0.0, _both(pid) - before) for pid, before in of_clients.items())
+    since = {
+        tid: ThreadTime(time.seconds - threads[tid].seconds, time.turns - threads[tid].turns)
+        for tid, time in cputimes.thread_times(server.pids).items()
+        if tid in threads
+    }
     over()
     return Collected(
         seconds=max((line.seconds for line in finals), default=0.0),
@@ -76,6 +86,7 @@ def collect(
         cpu_user=None if own is None or now is None else max(0.0, now[0] - own[0]),
         cpu_system=None if own is None or now is None else max(0.0, now[1] - own[1]),
         cpu_clients=used,
+        threads=since,
         cpus=cputimes.allowed_cpus(server.main.pid),
         lost=sum(count for line in finals for count in line.lost.values()),
         ended=any(line.ended for line in finals),

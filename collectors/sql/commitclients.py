@@ -4,29 +4,30 @@ commits needs to know of a server (stallscope.analyzers.durability)."""
 
 from __future__ import annotations
 
+import statistics
 import time
 from pathlib import Path
 
 import msgspec
 
+from stallscope.collectors import ownthreads
 from stallscope.collectors.sql.collecting import number
-from stallscope.collectors.sql.failures import StatementError
 from stallscope.collectors.sql.processlist import BACKGROUND, SHOW
 from stallscope.collectors.sql.protocol import Row, SqlSession
 
-__all__ = ["PauseCost", "count_clients", "count_running", "measure_pauses"]
+__all__ = ["PauseCost", "PauseMeter", "count_clients", "count_running", "own_thread"]
 
 RUNNING = "SHOW GLOBAL STATUS LIKE 'Threads_running'"
 
 WORK = "SELECT COUNT(*) FROM (SELECT 1 AS a UNION SELECT 2 UNION SELECT 3) AS work"
 """Goes through parser, optimizer, a temporary table in memory and the network, as statements of
 clients do, and reads nothing of the server's data."""
-_ROUNDS = 4
-_COLD = 12
-_WARM = 5
-_HOT = 60
-_PAUSES = (0.0002, 0.05)
-"""Seconds: shorter pauses cannot be slept, after longer ones nothing gets colder."""
+_COLD = 2
+_WARM = 3
+_HOT = 20
+_LONGEST = 0.05
+"""Seconds: after longer pauses nothing gets colder."""
+_ENDING = 0.0002
 _SLEEP = "Sleep"
 
 
@@ -37,11 +38,17 @@ class PauseCost(msgspec.Struct, frozen=True):
     at_once_us: float
     of_server: bool
     """CPU time of the server's thread; else the time until the answer."""
+    share: float = 1.0
+    """The pause that was meant, of the one that was made: a sleep of less than 0.2 ms takes
+    longer."""
 
     @property
     def factor(self) -> float:
-        """Return by how much longer it takes after a pause, at least 1."""
-        return max(1.0, self.after_pause_us / self.at_once_us) if self.at_once_us > 0 else 1.0
+        """Return by how much longer it takes after a pause, at least 1. Caches get cold little by
+        little: after half the pause, half of it."""
+        if self.at_once_us <= 0:
+            return 1.0
+        return 1 + max(0.0, self.after_pause_us / self.at_once_us - 1) * self.share
 
 
 def count_clients(session: SqlSession, seconds: float) -> int | None:
@@ -75,74 +82,81 @@ def count_running(session: SqlSession) -> int | None:
     return None if value is None else max(0, int(value) - 1)
 
 
-def measure_pauses(session: SqlSession, pid: int, pause: float) -> PauseCost | None:
-    """Run a small statement some hundred times, half a second or less in all: after pauses of so
-    many seconds, and at once. None: the server refuses it, or nobody waits for the answer.
-    """
-    pause = min(max(pause, _PAUSES[0]), _PAUSES[1])
+def own_thread(session: SqlSession, pid: int) -> int | None:
+    """Return the thread of the process that serves this session; None: it is not known, or serves
+    others too."""
     session.thread.ask()
-    try:
-        session.select(WORK)
-        schedstat = _schedstat(session, pid)
-        cold, hot = _Sum(schedstat), _Sum(schedstat)
-        for _ in range(_ROUNDS):
-            with cold:
-                for _ in range(_COLD):
-                    time.sleep(pause)
-                    cold.time(session, 1)
-            session.several(WORK, _WARM)
-            with hot:
-                if schedstat is not None:
-                    hot.time(session, _HOT)
-                else:
-                    # The time until an answer has the client's part in both.
-                    for _ in range(_HOT):
-                        hot.time(session, 1)
-            if not session.wanted():
-                return None
-    except StatementError:
-        return None
-    if schedstat is not None and cold.cpu_ns > 0 and hot.cpu_ns > 0:
-        return PauseCost(cold.cpu_ns / cold.count / 1e3, hot.cpu_ns / hot.count / 1e3, True)
-    return PauseCost(cold.seconds / cold.count * 1e6, hot.seconds / hot.count * 1e6, False)
-
-
-class _Sum:
-    """Time of statements: until the answer, and on the CPU of the server's thread."""
-
-    def __init__(self, schedstat: Path | None) -> None:
-        self.count = 0
-        self.seconds = 0.0
-        self.cpu_ns = 0
-        self._schedstat = schedstat
-        self._begun = 0
-
-    def __enter__(self) -> None:
-        self._begun = _run_ns(self._schedstat)
-
-    def __exit__(self, *_: object) -> None:
-        self.cpu_ns += max(0, _run_ns(self._schedstat) - self._begun)
-
-    def time(self, session: SqlSession, count: int) -> None:
-        begun = time.perf_counter()
-        session.several(WORK, count)
-        self.seconds += time.perf_counter() - begun
-        self.count += count
-
-
-def _schedstat(session: SqlSession, pid: int) -> Path | None:
-    """Return where the kernel says how long the server's thread of this session ran."""
+    session.run(session.beat)
     thread = session.thread
-    if thread.tid is None or thread.pool:
+    if thread.pool:
         return None
-    task = Path(f"/proc/{pid}/task/{thread.tid}")
+    tid = thread.tid
+    if tid is None and thread.inode is not None:
+        time.sleep(_LONGEST)  # by then it waits for us again
+        tid = ownthreads.reading_thread(pid, thread.inode)
+    if tid is None:
+        return None
     try:
-        status = (task / "status").read_bytes()[:8192]
+        status = Path(f"/proc/{pid}/task/{tid}/status").read_bytes()[:8192]
     except OSError:
         return None
     # In a pid namespace the same number may be that of another thread here.
     inner = next((line for line in status.splitlines() if line.startswith(b"NSpid:")), b"")
-    return task / "schedstat" if len(inner.split()) <= 2 else None
+    return tid if len(inner.split()) <= 2 else None
+
+
+class PauseMeter:
+    """How much longer a small statement takes after a pause than at once, in samples of some
+    milliseconds: what else runs on the machine changes both, and the CPU time of commits too."""
+
+    def __init__(self, pid: int, tid: int | None) -> None:
+        """``tid``: of own_thread()."""
+        schedstat = None if tid is None else Path(f"/proc/{pid}/task/{tid}/schedstat")
+        # A kernel without CONFIG_SCHED_INFO counts nothing.
+        self._schedstat = schedstat if _run_ns(schedstat) else None
+        self._cold: list[float] = []
+        self._hot: list[float] = []
+        self._shares: list[float] = []
+        self._answered = 0.0
+
+    def sample(self, session: SqlSession, pause: float) -> None:
+        """Run the statement after pauses of so many seconds, and at once. Raises: SqlError."""
+        pause = min(pause, _LONGEST)
+        session.several(WORK, _WARM)
+        self._answered = time.perf_counter()
+        for _ in range(_COLD):
+            time.sleep(pause)
+            self._shares.append(min(1.0, pause / (time.perf_counter() - self._answered)))
+            self._cold.append(self._time(session, 1))
+        session.several(WORK, _WARM)
+        if self._schedstat is not None:
+            self._hot.append(self._time(session, _HOT))
+        else:
+            # The time until an answer has the client's part in both.
+            self._hot += [self._time(session, 1) for _ in range(_HOT)]
+
+    def _time(self, session: SqlSession, count: int) -> float:
+        """Return the microseconds of a statement: on the CPU of the server's thread, or until the
+        answer."""
+        ran, begun = _run_ns(self._schedstat), time.perf_counter()
+        session.several(WORK, count)
+        self._answered = time.perf_counter()
+        if self._schedstat is None:
+            return (self._answered - begun) / count * 1e6
+        # The thread runs a little longer than until its answer, up to where it waits again.
+        time.sleep(_ENDING)
+        return (_run_ns(self._schedstat) - ran) / count / 1e3
+
+    def cost(self) -> PauseCost | None:
+        """Return the medians; None: there were no samples."""
+        if not self._hot:
+            return None
+        return PauseCost(
+            statistics.median(self._cold),
+            statistics.median(self._hot),
+            self._schedstat is not None,
+            statistics.median(self._shares),
+        )
 
 
 def _run_ns(path: Path | None) -> int:

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from stallscope.analyzers.syncfit import SyncSums
     from stallscope.collectors.processes import Server
     from stallscope.collectors.sql.asking import ServerConnection
-    from stallscope.collectors.sql.commitclients import PauseCost
+    from stallscope.collectors.sql.commitclients import PauseMeter
     from stallscope.collectors.syncmeasure import Collected
     from stallscope.collectors.syncprobe import Probed
-    from stallscope.model.storage import FileSums
+    from stallscope.model.storage import FileSums, StorageLine
     from stallscope.model.storagecounters import StorageCounters
 
 __all__ = ["EPILOG", "add_arguments", "class_uses", "run"]
@@ -152,6 +152,8 @@ class _Measurement:
         self._last: StorageCounters | None = None
         self._clients: int | None = None
         self._running: list[int] = []
+        self._own_thread: int | None = None
+        self._pauses: PauseMeter | None = None
         self._notes: list[str] = []
         self._partial = False
 
@@ -177,7 +179,6 @@ class _Measurement:
                     meanwhile=self._sample,
                     over=self._over,
                 )
-            pauses = self._pauses(collected)
         finally:
             if self._connection is not None:
                 self._connection.close()
@@ -187,7 +188,7 @@ class _Measurement:
         if collected.ended:
             self._partial = True
             self._notes.append("The server ended meanwhile.")
-        return self._measured(collected, pauses), self._partial, self._notes
+        return self._measured(collected), self._partial, self._notes
 
     def _connect(self, asked: bool) -> None:
         from stallscope.collectors.sql.servers import connect
@@ -214,10 +215,21 @@ class _Measurement:
             return None
 
     def _begun(self) -> None:
-        if self._first is not None:
-            self._first = self._ask()
+        from stallscope.collectors.sql.commitclients import PauseMeter, own_thread
+        from stallscope.collectors.sql.failures import SqlError
 
-    def _sample(self) -> None:
+        if self._first is None or self._connection is None:
+            return
+        if self._first.family != "postgres":
+            pid = self._server.main.pid
+            with contextlib.suppress(SqlError):
+                self._own_thread = self._connection.ask(
+                    lambda session: own_thread(session, pid), _DEADLINE
+                )
+            self._pauses = PauseMeter(pid, self._own_thread)
+        self._first = self._ask()
+
+    def _sample(self, line: StorageLine) -> None:
         from stallscope.collectors.sql.commitclients import count_running
         from stallscope.collectors.sql.failures import SqlError
 
@@ -228,6 +240,13 @@ class _Measurement:
             running = self._connection.ask(count_running, 1.0)
             if running is not None:
                 self._running.append(running)
+        syncs = [file for file in line.files if file.file_class in ("redo", "binlog")]
+        count = sum(file.syncs for file in syncs)
+        meter = self._pauses
+        if meter is not None and count:
+            pause = sum(file.sync_ns for file in syncs) / count / 1e9
+            with contextlib.suppress(SqlError):
+                self._connection.ask(lambda session: meter.sample(session, pause), 1.0)
 
     def _over(self) -> None:
         from stallscope.collectors.sql.commitclients import count_clients
@@ -253,35 +272,14 @@ class _Measurement:
             running = self._last.values.get("Threads_running")
             self._clients = None if running is None else max(1, round(running) - 1)
 
-    def _pauses(self, collected: Collected) -> PauseCost | None:
-        """Measure how much longer a statement takes after pauses as long as a sync."""
-        from stallscope.collectors.sql.commitclients import measure_pauses
-        from stallscope.collectors.sql.failures import SqlError
-
-        if self._last is None or self._connection is None or self._last.family == "postgres":
-            return None
-        syncs = [file for file in collected.files if file.file_class in ("redo", "binlog")]
-        count = sum(file.syncs for file in syncs)
-        if not count:
-            return None
-        pause = sum(file.sync_ns for file in syncs) / count / 1e9
-        pid = self._server.main.pid
-        try:
-            found: PauseCost | None = self._connection.ask(
-                lambda session: measure_pauses(session, pid, pause), _DEADLINE
-            )
-            return found
-        except SqlError as error:
-            self._notes.append(f"pauses: {error}")
-            return None
-
-    def _measured(self, collected: Collected, pauses: PauseCost | None) -> Measured:
+    def _measured(self, collected: Collected) -> Measured:
         from stallscope.analyzers import syncfit
-        from stallscope.analyzers.durability import Measured
+        from stallscope.analyzers.durability import Measured, ThreadUse
         from stallscope.analyzers.storagechanges import changes, is_on
         from stallscope.server.families import family
 
         main = self._server.main
+        pauses = self._pauses.cost() if self._pauses is not None else None
         values: dict[str, Any] = {}
         if self._first is not None and self._last is not None:
             change = changes(self._first, self._last)
@@ -306,15 +304,24 @@ class _Measurement:
             family=family(main.exe, main.comm),
             clients=self._clients,
             running=statistics.mean(self._running) if self._running else None,
+            running_error=_standard_error(self._running),
             cpu_user=collected.cpu_user,
             cpu_system=collected.cpu_system,
             cpu_clients=collected.cpu_clients,
+            threads=tuple(
+                ThreadUse(time.seconds, time.turns, tid == self._own_thread)
+                for tid, time in collected.threads.items()
+            ),
             cpus=collected.cpus,
             pause_factor=None if pauses is None else pauses.factor,
             classes=class_uses(main.pid, collected.files),
             storage=probed[0] if probed else None,
             **values,
         )
+
+
+def _standard_error(values: list[int]) -> float:
+    return statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
 
 
 def _number(text: str | None) -> int | None:

@@ -7,20 +7,24 @@ import json
 import math
 import os
 import random
+import socket
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stallscope.analyzers import commitmodel, durability, syncfit
 from stallscope.analyzers.commitmodel import Load, Station
-from stallscope.analyzers.durability import ClassUse, Durability, Measured, Setting
+from stallscope.analyzers.durability import ClassUse, Durability, Measured, Setting, ThreadUse
 from stallscope.analyzers.syncfit import SyncSums
 from stallscope.base.errors import StallscopeError
-from stallscope.collectors import syncprobe
-from stallscope.collectors.sql.commitclients import PauseCost
+from stallscope.collectors import cputimes, ownthreads, syncprobe
+from stallscope.collectors.sql.commitclients import PauseCost, PauseMeter
 from stallscope.commands import storage_sync
 from stallscope.main import main
 from stallscope.model.storage import FileSums
@@ -207,6 +211,10 @@ def test_the_safest_setting_is_predicted_from_the_loosest() -> None:
     )
     found = durability.analyze(loose)
     assert rate(found, 1, 1) == pytest.approx(98, rel=0.1)
+    # Time of the clients is not charged to syncs, which they do not wait for here.
+    written = {name: ClassUse(syncs(10, 5.0), 50_000, 50_000_000) for name in ("redo", "binlog")}
+    slow = durability.analyze(msgspec.structs.replace(loose, clients=8, classes=written))
+    assert rate(slow, 1, 1) > 300
     assert any("binlog" in note for note in found.notes)
     assert found.commits_per_sync == {}
 
@@ -338,6 +346,94 @@ def test_pauses_make_nothing_faster() -> None:
     assert PauseCost(5.0, 10.0, of_server=True).factor == 1
     assert PauseCost(50.0, 10.0, of_server=True).factor == 5
     assert PauseCost(50.0, 0.0, of_server=True).factor == 1
+    assert PauseCost(50.0, 10.0, of_server=True, share=0.25).factor == 2
+
+
+def test_a_meter_sees_what_a_pause_costs() -> None:
+    """The statement takes ten times as long 4 ms or more after the one before."""
+
+    class Session:
+        ended = 0.0
+
+        def several(self, _: str, count: int) -> None:
+            for _number in range(count):
+                begun = time.perf_counter()
+                until = begun + (0.002 if begun - self.ended > 0.004 else 0.0002)
+                while time.perf_counter() < until:
+                    pass
+                self.ended = time.perf_counter()
+
+    meter = PauseMeter(os.getpid(), None)
+    assert meter.cost() is None
+    session = Session()
+    for _ in range(5):
+        meter.sample(session, 0.005)  # type: ignore[arg-type]
+    cost = meter.cost()
+    assert cost is not None
+    assert not cost.of_server
+    assert 3 < cost.factor < 12
+    assert 0.3 < cost.share <= 1
+
+
+def test_a_server_at_full_speed_does_nothing_cold() -> None:
+    found = durability.analyze(measured(pause_factor=8.0))
+    cpu = (0.1 + 0.1 / 3) / 970
+    assert rate(found, 0, 0) == pytest.approx(8 / cpu, rel=0.15)
+    assert rate(found, 1, 0) == pytest.approx(188, rel=0.05)
+
+
+def test_cpu_time_of_others_is_not_that_of_a_commit() -> None:
+    """A thread that seldom gets a CPU works for nobody who commits; nor does the one that serves
+    the measurement."""
+    threads = (
+        ThreadUse(0.08, 3000),
+        ThreadUse(0.03, 200),
+        ThreadUse(0.02, 1000, own=True),
+    )
+    found = durability.analyze(measured(threads=threads)).model
+    assert found is not None
+    assert found.cpu_us == pytest.approx((0.1 + 0.1 / 3) * (0.1 / 0.15) / 970 * 1e6)
+    # Of more clients each one's thread gets a CPU less often.
+    found = durability.analyze(measured(threads=threads, clients=8)).model
+    assert found is not None
+    assert found.cpu_us == pytest.approx((0.1 + 0.1 / 3) * (0.13 / 0.15) / 970 * 1e6)
+
+
+def test_clients_that_think_are_told_from_an_unlucky_sample() -> None:
+    found = durability.analyze(measured(running=0.96, running_error=0.04)).model
+    assert found is not None
+    assert found.delay_us == 0
+    found = durability.analyze(measured(running=0.5, running_error=0.1)).model
+    assert found is not None
+    packets = (0.1 / 3) / 970  # the system time of statements
+    assert found.delay_us == pytest.approx((0.5 / 97 - packets) * 1e6)
+
+
+def test_the_time_of_threads_is_read() -> None:
+    def mine() -> cputimes.ThreadTime:
+        return cputimes.thread_times([os.getpid()])[threading.get_native_id()]
+
+    before = mine()
+    until = time.thread_time() + 0.02
+    while time.thread_time() < until:
+        pass
+    assert mine().seconds - before.seconds >= 0.02
+    assert cputimes.thread_times([2**22 + 1]) == {}
+
+
+def test_the_thread_that_reads_a_socket_is_found() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        reader = threading.Thread(target=theirs.recv, args=(1,))
+        reader.start()
+        inode = os.fstat(theirs.fileno()).st_ino
+        deadline = time.monotonic() + 30
+        while (found := ownthreads.reading_thread(os.getpid(), inode)) is None:
+            assert time.monotonic() < deadline
+        assert found == reader.native_id
+        ours.send(b"x")
+        reader.join()
+        assert ownthreads.reading_thread(os.getpid(), inode) is None
 
 
 def a_file(**changes: object) -> FileSums:
