@@ -19,7 +19,7 @@ bool stall_pace_ends(const struct stall_pace *pace);
 bool stall_pace_is_over(const struct stall_pace *pace);
 // Whether a line is due. Lines that were missed are not written later.
 bool stall_pace_take(struct stall_pace *pace);
-// Until the next line or the end, for poll(2): -1 for ever.
+// Until the next line or the end, for poll(2): -1 for no end.
 int stall_pace_timeout_ms(const struct stall_pace *pace);
 
 #endif

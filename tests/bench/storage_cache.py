@@ -203,7 +203,7 @@ def _each_second(*arguments: str) -> Iterator[None]:
 
 def cost_section(server: SqlServer, sizes: Sizes) -> Section:
     """Compare the server's CPU time per query with the command each second, and without; and with
-    one that takes CPU time beside the server, and looks at nothing."""
+    one that takes CPU time beside the server, and reads nothing of it."""
     commands = {
         NOTHING: (),
         LOOKS: ("storage", "cache", "-p", str(server.pid), "--json"),
@@ -236,7 +236,7 @@ def cost_section(server: SqlServer, sizes: Sizes) -> Section:
         goals=(
             (
                 f"CPU per query at most {GOAL_CPU} times as much"
-                f" ({cpu[LOOKS] / cpu[NOTHING]:.2f}; a program that looks at nothing:"
+                f" ({cpu[LOOKS] / cpu[NOTHING]:.2f}; one that reads nothing of it:"
                 f" {cpu[LOOKS_NOT] / cpu[NOTHING]:.2f})",
                 cpu[LOOKS] <= GOAL_CPU * cpu[NOTHING],
             ),

@@ -383,7 +383,7 @@ def test_a_server_at_full_speed_does_nothing_cold() -> None:
 
 
 def test_cpu_time_of_others_is_not_that_of_a_commit() -> None:
-    """A thread that seldom gets a CPU works for nobody who commits; nor does the one that serves
+    """A thread that rarely gets a CPU works for nobody who commits; nor does the one that serves
     the measurement."""
     threads = (
         ThreadUse(0.08, 3000),
@@ -399,7 +399,7 @@ def test_cpu_time_of_others_is_not_that_of_a_commit() -> None:
     assert found.cpu_us == pytest.approx((0.1 + 0.1 / 3) * (0.13 / 0.15) / 970 * 1e6)
 
 
-def test_clients_that_think_are_told_from_an_unlucky_sample() -> None:
+def test_clients_that_think_are_not_an_unlucky_sample() -> None:
     found = durability.analyze(measured(running=0.96, running_error=0.04)).model
     assert found is not None
     assert found.delay_us == 0
