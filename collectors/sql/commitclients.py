@@ -23,8 +23,8 @@ WORK = "SELECT COUNT(*) FROM (SELECT 1 AS a UNION SELECT 2 UNION SELECT 3) AS wo
 """Goes through parser, optimizer, a temporary table in memory and the network, as statements of
 clients do, and reads nothing of the server's data."""
 _COLD = 2
-_WARM = 3
-_HOT = 20
+_WARM = 20
+_HOT = 60
 _LONGEST = 0.05
 """Seconds: after longer pauses nothing gets colder."""
 _ENDING = 0.0002
@@ -122,7 +122,7 @@ class PauseMeter:
     def sample(self, session: SqlSession, pause: float) -> None:
         """Run the statement after pauses of so many seconds, and at once. Raises: SqlError."""
         pause = min(pause, _LONGEST)
-        session.several(WORK, _WARM)
+        session.several(WORK, 1)
         self._answered = time.perf_counter()
         for _ in range(_COLD):
             time.sleep(pause)
