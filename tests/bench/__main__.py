@@ -279,6 +279,7 @@ def measure(options: argparse.Namespace) -> list[Section]:
             options.clients or storage_sync.CLIENTS,
             storage_sync.DELAYS if options.delay is None else options.delay,
             (int(flush), int(sync)),
+            options.rounds or storage_sync.ROUNDS,
         )
         measured = functools.partial(measured, options=asked)
     for section in measured(options.server, options.quick, options.only):
