@@ -99,11 +99,11 @@ def program_section(
     ]
     ran_ns, ran_times = (sum(one[part] for one in ran.values()) for part in (0, 1))
     rows.append(program_row("all", ran_ns, ran_times, passed))
-    # Nearly all of them run in the server's threads, and their time is part of its CPU time.
+    # At most: those that run in the threads of clients are among them.
     times = used / (used - ran_ns)
     goals = ()
     if not math.isinf(most):
-        text = f"{times:.3f} times the server's CPU time without them, {most:g} allowed"
+        text = f"at most {times:.3f} times the server's CPU time without them, {most:g} allowed"
         goals = ((text, times <= most),)
     title = (
         f"BPF programs of {watcher} under {test}, {server.name} {server.version()},"
