@@ -164,7 +164,8 @@ def listed(folder: Path) -> tuple[list[Stored], list[str]]:
             found.append(read(folder / f"{record_id}{SUFFIX}"))
         except RecordError as error:
             problems.append(str(error))
-    return found, problems
+    # Ids of the same second are in no order.
+    return sorted(found, key=lambda stored: stored.record.created_ns), problems
 
 
 @contextlib.contextmanager

@@ -150,6 +150,13 @@ def test_undo_of_what_is_over(tmp_path: Path) -> None:
         poking.undo(ID, tmp_path / "r")
 
 
+def test_records_of_one_second_are_oldest_first(tmp_path: Path) -> None:
+    first, second = f"{ID[:-6]}ffffff", f"{ID[:-6]}000000"
+    created(tmp_path / "r", id=second, created_ns=2)
+    created(tmp_path / "r", id=first, created_ns=1)
+    assert [one.record.id for one in records.listed(tmp_path / "r")[0]] == [first, second]
+
+
 def test_of_another_boot(tmp_path: Path) -> None:
     own = processes.read(os.getpid())
     assert own is not None
