@@ -101,7 +101,7 @@ def program_section(
     rows.append(program_row("all", ran_ns, ran_times, passed))
     # At most: those that run in the threads of clients are among them.
     times = used / (used - ran_ns)
-    goals = ()
+    goals: tuple[tuple[str, bool], ...] = ()
     if not math.isinf(most):
         text = f"at most {times:.3f} times the server's CPU time without them, {most:g} allowed"
         goals = ((text, times <= most),)
