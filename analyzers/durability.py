@@ -247,7 +247,9 @@ def _notes(found: Measured) -> list[str]:
     redo = found.classes.get(REDO, ClassUse())
     if redo.dsync:
         notes.append("Each write of the redo log is a sync (O_DSYNC): 2 costs as much as 1 does.")
-    systems = {use.file_system for use in found.classes.values() if use.file_system}
+    # Temporary files may well be in memory.
+    logs = (found.classes.get(name, ClassUse()) for name in (REDO, BINLOG))
+    systems = {use.file_system for use in logs if use.file_system}
     if "tmpfs" in systems or "ramfs" in systems:
         notes.append("The files are in memory (tmpfs): a sync does nothing, and nothing is safe.")
     network = {name for name in systems if name.startswith(("nfs", "cifs", "smb"))}

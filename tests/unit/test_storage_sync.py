@@ -268,6 +268,8 @@ def test_with_o_dsync_2_costs_as_much_as_1() -> None:
 def test_memory_is_said_to_keep_nothing() -> None:
     use = {"redo": ClassUse(syncs(970, 0.001), file_system="tmpfs")}
     assert any("tmpfs" in note for note in durability.analyze(measured(classes=use)).notes)
+    use = {"redo": ClassUse(syncs(970, 5.0)), "temporary": ClassUse(file_system="tmpfs")}
+    assert not any("tmpfs" in note for note in durability.analyze(measured(classes=use)).notes)
 
 
 @settings(max_examples=10, deadline=None)
