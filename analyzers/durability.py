@@ -301,8 +301,7 @@ class _Model:
         self.pauses = self._pauses()
         self.scale = 1.0
         self.delay = self._outside()
-        load = self.load(setting, cpu=self.cpu, delay=self.delay)
-        load = msgspec.structs.replace(load, cpu=load.cpu + self._cpu_of_io(load))
+        load = self._with_io(self.load(setting, cpu=self.cpu, delay=self.delay))
         self.idle = max(0.0, found.cpus / self.rate - load.cpu)
         """Seconds of idle CPUs a commit: caches get cold in them."""
         self.error = commitmodel.run(load).commits / self.rate - 1
@@ -342,13 +341,14 @@ class _Model:
         total = sum(use.write_ns for use in uses) / 1e9 + syncs
         return min(1.0, seconds / total) if total else 0.0
 
-    def _cpu_of_io(self, load: Load) -> float:
-        """Return the seconds of CPU that writes and syncs of a commit take."""
+    def _with_io(self, load: Load) -> Load:
+        """Add the CPU time that writes and syncs of a commit take."""
         if not self.io_cpu:
-            return 0.0
+            return load
         syncs = commitmodel.run(load).syncs
         seconds = {station.name: station.seconds for station in load.path}
-        return self.io_cpu * sum(syncs[name] * each for name, each in seconds.items())
+        cpu = self.io_cpu * sum(syncs[name] * each for name, each in seconds.items())
+        return msgspec.structs.replace(load, cpu=load.cpu + cpu)
 
     def _outside(self) -> float:
         """Return the seconds of a client from one statement to the next, a commit."""
@@ -490,7 +490,7 @@ class _Model:
             load = self.load(
                 setting, cpu=self.cpu * factor, delay=delay * factor, work=factor, more=more
             )
-            load = msgspec.structs.replace(load, cpu=load.cpu + self._cpu_of_io(load))
+            load = self._with_io(load)
             rate = commitmodel.run(commitmodel.scaled(load, scale)).commits
             if pauses == 1 or self.idle <= 0:
                 break

@@ -26,6 +26,7 @@ __all__ = [
     "Ignoring",
     "OwnThread",
     "close",
+    "has_thread",
     "is_pool",
     "open_threads",
     "opened",
@@ -89,7 +90,7 @@ class OwnThread:
         """Return whether the process is its server's, as far as that can be known."""
         if self.pid:
             return self.pid == pid
-        return self.tid is not None and _has_thread(pid, self.tid)
+        return self.tid is not None and has_thread(pid, self.tid)
 
     @property
     def words(self) -> str | None:
@@ -258,7 +259,7 @@ def reading_thread(pid: int, inode: int) -> int | None:
     return None
 
 
-def _has_thread(pid: int, tid: int) -> bool:
+def has_thread(pid: int, tid: int) -> bool:
     """Return whether a process has a thread of this number, in its own pid namespace and ours: in a
     container it may be that of another one."""
     try:

@@ -94,15 +94,7 @@ def own_thread(session: SqlSession, pid: int) -> int | None:
     if tid is None and thread.inode is not None:
         time.sleep(_LONGEST)  # by then it waits for us again
         tid = ownthreads.reading_thread(pid, thread.inode)
-    if tid is None:
-        return None
-    try:
-        status = Path(f"/proc/{pid}/task/{tid}/status").read_bytes()[:8192]
-    except OSError:
-        return None
-    # In a pid namespace the same number may be that of another thread here.
-    inner = next((line for line in status.splitlines() if line.startswith(b"NSpid:")), b"")
-    return tid if len(inner.split()) <= 2 else None
+    return tid if tid is not None and ownthreads.has_thread(pid, tid) else None
 
 
 class PauseMeter:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import msgspec
 
+from stallscope.collectors.cputimes import cpu_seconds
 from tests.bench import progress
 from tests.bench.load import SERVERS
 from tests.bench.stats import BenchError, Figure, Row, Section, figure
@@ -32,7 +33,6 @@ NOTHING = "nothing"
 LOOKS = "storage cache --json each second"
 LOOKS_NOT = "version --json each second"
 OLD_KERNEL = (sys.executable, "-m", "tests.support.nocachestat")
-TICKS = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGESIZE")
 OPTIONS = {
     "mariadb": ("--log-bin=binlog", "--server-id=1", "--max-binlog-size=256M"),
@@ -163,8 +163,7 @@ def exact_section(server: SqlServer) -> Section:
 
 
 def _cpu(server: SqlServer) -> float:
-    fields = Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS
+    return sum(cpu_seconds((server.pid,)) or (0.0,))
 
 
 def _window(server: SqlServer, seconds: float) -> tuple[float, float]:
