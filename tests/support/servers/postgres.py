@@ -18,6 +18,8 @@ from tests.support.servers.sql import UNPRIVILEGED
 __all__ = ["Postgres", "Postgres17"]
 
 PROGRAMS = ("postgres", "initdb", "psql", "pgbench")
+ASKING = "question of a test"
+"""The application name of ``query``: its backend ends some time after its client."""
 
 
 class Postgres:
@@ -103,10 +105,10 @@ class Postgres:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def backends(self) -> tuple[int, ...]:
-        """Return the pids of the processes that serve connections, but for the one that asks."""
+        """Return the pids of the processes that serve connections, but for those of ``query``."""
         sql = (
             "SELECT pid FROM pg_stat_activity"
-            " WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
+            f" WHERE backend_type = 'client backend' AND application_name <> '{ASKING}'"
         )
         return tuple(int(line) for line in self.query(sql).split())
 
@@ -117,7 +119,10 @@ class Postgres:
 
     def query(self, sql: str) -> str:
         """Return what psql prints for one statement."""
-        done = subprocess.run(self.psql(sql), capture_output=True, text=True, check=True)
+        environment = {**os.environ, "PGAPPNAME": ASKING}
+        done = subprocess.run(
+            self.psql(sql), env=environment, capture_output=True, text=True, check=True
+        )
         return done.stdout
 
     def execute(self, *statements: str) -> None:
