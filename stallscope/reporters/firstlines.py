@@ -205,6 +205,8 @@ class _First:
             return
         if blocker is None:
             yield from self._wrap("Who holds it: not known", hang="      ")
+            threads = [self.analysis.capture.threads[index] for index in finding.members]
+            yield from self._blocked_in(next(filter(files.is_frozen, threads), None))
             return
         thread = blocker_thread(self.analysis, blocker)
         about = who(thread) if thread is not None else ""
@@ -219,9 +221,11 @@ class _First:
             where = " < ".join(short_name(frame) for frame in self._place(blocker))
             if where:
                 yield from self._few(f"in {where}", "     ", "     ", _ITEM_LINES)
-        if thread is None or blocker.source == SAMPLE:  # another moment showed what it does
-            return
-        file = files.text(thread, brief=True)
+        if blocker.source != SAMPLE:  # another moment showed what it does
+            yield from self._blocked_in(thread)
+
+    def _blocked_in(self, thread: Thread | None) -> Iterator[Line]:
+        file = files.text(thread, brief=True) if thread is not None else None
         if file is not None:
             yield from self._few(f"blocked in {file}", "     ", "     ", _ITEM_LINES)
 

@@ -95,6 +95,7 @@ def test_a_program_without_a_signature(count: int) -> None:
     assert (ending.statement, ending.in_shell) == ("fsfreeze --unfreeze /var/lib/mysql", True)
     text = "\n".join(line.text for line in firstlines.render(analysis, 80))
     assert "paste in a shell:\n  fsfreeze --unfreeze /var/lib/mysql" in text
+    assert "blocked in pwrite64 of …/#innodb_redo/#ib_redo7 on /dev/sdb1 (ext4," in text
 
 
 @pytest.mark.parametrize(
