@@ -113,13 +113,12 @@ uint64_t stall_session_statement(const struct stall_session_plan *plan,
 	return reading->last_pointer;
 }
 
-bool stall_session_text_is_same(const struct stall_session_plan *plan,
-				const struct stall_session_reading *reading)
+void stall_session_compare_texts(struct stall_session_reading *reading)
 {
-	if (stall_session_knows_start(plan) || !reading->text)
-		return true;
-	return reading->again_done == reading->text_done &&
-	       !memcmp(reading->text + reading->text_size, reading->text, reading->text_done);
+	if (reading->text)
+		reading->text_differs |= reading->again_done != reading->text_done ||
+					 memcmp(reading->text + reading->text_size, reading->text,
+						reading->text_done) != 0;
 }
 
 // Whether this text has the length that was read beside its pointer: servers put a zero behind it.

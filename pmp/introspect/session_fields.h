@@ -40,8 +40,9 @@ struct stall_session_reading {
 	uint64_t trx, trx_id;
 	size_t trx_done;
 	const struct stall_session_slot *names[STALL_SESSION_NAMES][STALL_SESSION_PLACES];
-	char *text; // of `text_size`; without a start twice as long, with the second read behind it
+	char *text; // of `text_size`; without a start twice as long, with another read behind it
 	size_t text_size, text_done, again_done;
+	bool text_differs; // from one read to another
 };
 
 enum stall_session_word stall_session_name_word(int name, int place);
@@ -65,9 +66,8 @@ bool stall_session_has_begun(const struct stall_session_plan *plan,
 // Where the statement of a thread is, and how much of it is read; 0: none.
 uint64_t stall_session_statement(const struct stall_session_plan *plan,
 				 const struct stall_session_reading *reading, size_t *ret_size);
-// Whether a text that is read twice, where no start is known, was the same both times.
-bool stall_session_text_is_same(const struct stall_session_plan *plan,
-				const struct stall_session_reading *reading);
+// Notes whether a text that was read again differs.
+void stall_session_compare_texts(struct stall_session_reading *reading);
 // All fields; the statement is that of `reading`.
 void stall_session_take(const struct stall_session_plan *plan,
 			const struct stall_snapshot *snapshot,

@@ -19,10 +19,12 @@
 #define CHUNK 256
 #define LEAST_OBJECT 0x1000
 #define FIRST_TEXT 1024 // of a text that ends with a zero: most have ended by then
-// A text is read in two parts where it ends with a zero, or as a whole and twice.
+// A text is read in two parts where it ends with a zero, or as a whole and again.
 #define TEXTS ((size_t)CHUNK * 2 * (STALL_SESSION_STATEMENT + 1))
 #define SLOTS (CHUNK * STALL_SESSION_NAMES * STALL_SESSION_PLACES)
-#define TABLE 8192 // a power of two, larger than SLOTS
+#define TEXT_CHECKS 3	 // how often a text is read again where its statement's start is not known
+#define CHECK_GAP_NS 431 // of no round number of any client's times
+#define TABLE 8192	 // a power of two, larger than SLOTS
 
 struct chunk {
 	const struct stall_snapshot *snapshot;
@@ -285,7 +287,7 @@ static void add_names(struct chunk *chunk, struct stall_session_reading *reading
 	}
 }
 
-// Without a start a text is read twice: the second one has its place behind the first.
+// Without a start a text is read again: that has its place behind the first.
 static void add_text(struct chunk *chunk, struct stall_session_reading *reading, uint64_t address,
 		     size_t size)
 {
@@ -339,21 +341,32 @@ static void read_long_texts(struct chunk *chunk)
 }
 
 // Without a start, another statement can have replaced a text while it was read, and a later one can
-// have set the same pointer and length since. Then a second read of the text differs.
+// have set the same pointer and length since. Then another read of the text differs. A client whose
+// statements are in step with the reads could have each of them torn at the same byte, so the times
+// between them differ.
 static void read_texts_again(struct chunk *chunk)
 {
 	if (stall_session_knows_start(chunk->plan))
 		return;
-	for (size_t i = 0; i < chunk->count; i++) {
-		struct stall_session_reading *reading = &chunk->readings[i];
+	for (int n = 0; n < TEXT_CHECKS; n++) {
+		uint64_t until = stall_clock_ns(CLOCK_MONOTONIC) + n * CHECK_GAP_NS;
 
-		if (reading->text)
-			add_read(chunk, reading,
-				 stall_session_word_of(chunk->plan, reading->first, WORD_QUERY),
-				 reading->text + reading->text_size, reading->text_size,
-				 &reading->again_done);
+		while (n && stall_clock_ns(CLOCK_MONOTONIC) < until)
+			;
+		for (size_t i = 0; i < chunk->count; i++) {
+			struct stall_session_reading *reading = &chunk->readings[i];
+
+			if (reading->text && !reading->text_differs)
+				add_read(chunk, reading,
+					 stall_session_word_of(chunk->plan, reading->first,
+							       WORD_QUERY),
+					 reading->text + reading->text_size, reading->text_size,
+					 &reading->again_done);
+		}
+		run_reads(chunk);
+		for (size_t i = 0; i < chunk->count; i++)
+			stall_session_compare_texts(&chunk->readings[i]);
 	}
-	run_reads(chunk);
 }
 
 // Moves a statement to where it stays.
@@ -379,7 +392,7 @@ static struct stall_error *take(const struct chunk *chunk, struct stall_sessions
 
 		if (!is_whole(&chunk->plan->again, reading) ||
 		    !stall_session_is_same(chunk->plan, reading->first, reading->again) ||
-		    !stall_session_text_is_same(chunk->plan, reading)) {
+		    reading->text_differs) {
 			threads[(*left)++] = reading->thread;
 			continue;
 		}
