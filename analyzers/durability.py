@@ -8,6 +8,7 @@ stallscope.analyzers.commitmodel turns that into commits a second.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 
@@ -536,6 +537,12 @@ def _predicted(model: _Model, result: Durability) -> Durability:
             why_not=f"no sync was seen, so the price of a sync of {files} is unknown:"
             " measure it with --probe-dir DIR --allow-write",
         )
+    rows = _rows(model)
+    highest = [one.high for one in predictions] + [one.high for one in rows]
+    if not all(map(math.isfinite, highest)):
+        return msgspec.structs.replace(
+            result, why_not="the server's CPU time is too short to count: nothing to predict from"
+        )
     notes = list(result.notes)
     if model.guessed:
         files = " and ".join(sorted(model.guessed))
@@ -545,7 +552,7 @@ def _predicted(model: _Model, result: Durability) -> Durability:
     return msgspec.structs.replace(
         result,
         predictions=tuple(predictions),
-        rows=_rows(model),
+        rows=rows,
         sync_share=min(1.0, max(0.0, waits)),
         model=ModelFacts(
             model.cpu * 1e6,

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from stallscope.analyzers import commitmodel, durability, syncfit
@@ -284,6 +284,7 @@ def test_memory_is_said_to_keep_nothing() -> None:
     count=st.integers(0, 10_000),
     ms=st.floats(0, 1e5),
 )
+@example(20.0, 0, None, 0, 1, 0.0, None, 1, 1.0)  # no CPU time: a rate without limit
 def test_no_measurement_breaks_the_model(
     commits: float,
     clients: int,
