@@ -122,10 +122,11 @@ def test_an_incident_is_exported_without_names(server: SqlServer, tmp_path: Path
         if path.is_file():
             data = path.read_bytes()
             text += (frames(data, 1 << 28)[0] if path.suffix == ".zst" else data).decode()
-    # The schema and table of the stall, the host, and where the server has its files.
-    names = ("shop", "orders", os.uname().nodename, str(server.folder))
-    # As words: a host called "vm" is not in "hvm".
-    assert [name for name in names if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text)] == []
+    # The schema and table of the stall, and where the server has its files.
+    names = ("shop", "orders", str(server.folder))
+    assert [name for name in names if name in text] == []
+    # The host, as a word: one called "vm" is not in a mangled name like "netPvmc".
+    assert re.search(rf"(?<!\w){re.escape(os.uname().nodename)}(?!\w)", text) is None
     one = read_incident(top / "incidents" / incident.id)
     assert one.incident.verdict is not None
     assert incident.verdict is not None

@@ -99,6 +99,7 @@ def test_an_ignored_thread_is_in_no_line_until_it_is_heeded(target: Target, sour
             answer = watch.ask(f"heed {target.pid} {tid}".encode())
             assert (answer.type, answer.pid, answer.tid) == ("heeded", target.pid, tid)
         wait_until_seen(watch, target, tids)
+        assert tids_of(watch.events) == set(tids)
         watch.finish()
 
 
