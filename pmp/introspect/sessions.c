@@ -351,7 +351,7 @@ static void read_texts_again(struct chunk *chunk)
 	for (int n = 0; n < TEXT_CHECKS; n++) {
 		uint64_t until = stall_clock_ns(CLOCK_MONOTONIC) + n * CHECK_GAP_NS;
 
-		while (n && stall_clock_ns(CLOCK_MONOTONIC) < until)
+		while (stall_clock_ns(CLOCK_MONOTONIC) < until)
 			;
 		for (size_t i = 0; i < chunk->count; i++) {
 			struct stall_session_reading *reading = &chunk->readings[i];
