@@ -21,6 +21,7 @@ from stallscope.model.capture import Capture, LockKind
 from tests.live.shots import take
 from tests.support.servers import MEMORY, Child, Postgres, Postgres17, wait_until
 from tests.support.servers.pgclients import HOLD
+from tests.support.servers.postgres import ASKING
 from tests.support.targets import trouble
 
 pytestmark = pytest.mark.needs("root", "bpf")
@@ -29,13 +30,12 @@ ACTIVITY = (
     "SELECT json_agg(row_to_json(a)) FROM (SELECT pid, usename, datname, state, query, xact_start,"
     " application_name, wait_event_type, backend_type,"
     " pg_blocking_pids(pid) AS blockers"
-    " FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
-    # The backend of the question before ends on its own, after its client.
-    " AND coalesce(query, '') NOT LIKE '%pg_stat_activity%') a"
+    f" FROM pg_stat_activity WHERE coalesce(application_name, '') <> '{ASKING}') a"
 )
 WAITING = (
     "SELECT coalesce(json_agg(query), '[]') FROM pg_stat_activity"
-    " WHERE backend_type = 'client backend' AND pid <> pg_backend_pid() AND wait_event IS NOT NULL"
+    f" WHERE backend_type = 'client backend' AND application_name <> '{ASKING}'"
+    " AND wait_event IS NOT NULL"
 )
 UNTRACKED = "SET track_activities = off"
 OTHER_NAMES = frozenset({"logical replication launcher"})

@@ -58,23 +58,13 @@ def connected(server: Postgres, **environment: str) -> Iterator[PostgresConnecti
         yield connection
 
 
-def clients(server: Postgres) -> set[int]:
-    """Return the backends of clients. That of the question before this one ends on its own."""
-    asked = "query LIKE '%pg_stat_activity%' AND application_name <> 'stallscope'"
-    sql = (
-        "SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend'"
-        f" AND pid <> pg_backend_pid() AND NOT ({asked})"
-    )
-    return {int(line) for line in server.query(sql).split()}
-
-
 @contextmanager
 def unharmed(server: Postgres) -> Iterator[None]:
     """The same backends serve the same connections at the end, and the server runs."""
-    before = clients(server)
+    before = set(server.backends())
     yield
     assert trouble(server.pid) == []
-    wait_until(lambda: clients(server) == before, "no connection was lost, none stayed")
+    wait_until(lambda: set(server.backends()) == before, "no connection was lost, none stayed")
 
 
 def words(text: str) -> str:
@@ -156,7 +146,7 @@ def test_sessions_are_those_of_the_server(server: Postgres) -> None:
         assert found.notes == ()
         assert found.pid == server.pid
         by_pid = {session.connection: session for session in found.sessions}
-        assert clients(server) <= set(by_pid)
+        assert set(server.backends()) <= set(by_pid)
         assert by_pid[found.own or 0].own
         session = by_pid[holder]
         assert isinstance(session, Session)
@@ -192,7 +182,7 @@ def test_top_asks_and_kills(server: Postgres) -> None:
             wait_until(lambda: SourceState("sql", None) in said, "the server answered")
             capture = Capture(
                 backend="test",
-                threads=tuple(Thread(tid, ()) for tid in clients(server)),
+                threads=tuple(Thread(tid, ()) for tid in server.backends()),
                 processes=(Process(server.pid),),
             )
             threads = {thread.tid: thread for thread in asking.into(capture, ()).threads}
@@ -201,7 +191,7 @@ def test_top_asks_and_kills(server: Postgres) -> None:
             (own,) = [thread for thread in threads.values() if thread.own]
             assert own.tid not in (holder, None)
             asking.kill(f"SELECT pg_terminate_backend({holder});")
-            wait_until(lambda: holder not in clients(server), "the holder is gone")
+            wait_until(lambda: holder not in server.backends(), "the holder is gone")
         finally:
             asking.close()
 
@@ -219,8 +209,8 @@ def test_peer_is_the_user_that_the_server_runs_as(own: Callable[..., Postgres]) 
             assert login.uid not in (None, 0)
             owners = {processes.owner(child) for child in children()}
             assert owners == {login.becomes}
-            assert int(backend or 0) in clients(server)
-        wait_until(lambda: clients(server) == set(), "its connection is gone")
+            assert int(backend or 0) in server.backends()
+        wait_until(lambda: server.backends() == (), "its connection is gone")
         assert children() == []
 
 
@@ -285,7 +275,7 @@ def test_a_server_that_is_stopped_costs_the_deadline(
     own: Callable[..., Postgres], tmp_path: Path
 ) -> None:
     with own() as server, row_lock(server, 5) as holder:
-        before = clients(server)
+        before = set(server.backends())
         os.kill(server.pid, signal.SIGSTOP)
         try:
             with connected(server) as connection:
@@ -300,7 +290,7 @@ def test_a_server_that_is_stopped_costs_the_deadline(
         notes = [note.message for note in shot.capture.notes if note.code == "sessions"]
         assert any("connecting has taken" in note for note in notes), notes
         assert shot.analysis["findings"][0]["blocker"]["tid"] == holder
-        wait_until(lambda: clients(server) == before, "no connection was lost, none stayed")
+        wait_until(lambda: set(server.backends()) == before, "no connection was lost, none stayed")
 
 
 def by_titles(server: Postgres) -> float:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.support.servers.cache import MEMORY
 from tests.support.servers.child import Child
-from tests.support.servers.postgres import Postgres
+from tests.support.servers.postgres import ASKING, Postgres
 from tests.support.servers.waiting import wait_until
 
 __all__ = ["bench", "idle_transactions", "lock_waits", "root_blockers", "sessions_in"]
@@ -32,7 +32,7 @@ def sessions_in(server: Postgres, condition: str) -> int:
     """Return how many sessions of clients have a row in pg_stat_activity with ``condition``."""
     return server.number(
         "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'"
-        f" AND pid <> pg_backend_pid() AND ({condition})"
+        f" AND application_name <> '{ASKING}' AND ({condition})"
     )
 
 
