@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an engine is to those that ship, and to those that ask."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from stallscope.base.errors import StallscopeError
+from stallscope.base.text import one_line
+from stallscope.fleet.batch import Batch
+from stallscope.fleet.dialect import Dialect
+
+__all__ = ["Destination", "Engine", "EngineError", "ShipError"]
+
+
+class ShipError(Exception):
+    """A batch was not taken. ``refused``: it will never be taken as it is; ``after``: seconds for
+    which the engine wants to be left alone."""
+
+    def __init__(self, why: str, *, refused: bool = False, after: float = 0.0) -> None:
+        super().__init__(one_line(why, 300))
+        self.refused = refused
+        self.after = after
+
+
+class EngineError(StallscopeError):
+    """An engine cannot be reached, or refuses a question: which, why, and what to do."""
+
+
+class Destination(Protocol):
+    """Where batches go."""
+
+    @property
+    def shown(self) -> str:
+        """Its address without user and password, for messages."""
+
+    @property
+    def skew_ms(self) -> float | None:
+        """How far the engine's clock is ahead of this host's, at the latest answer."""
+
+    def send(self, batch: Batch) -> None:
+        """Store all rows before this returns; the same batch again changes nothing.
+
+        Raises: ShipError.
+        """
+
+    def close(self) -> None: ...
+
+
+class Engine(Protocol):
+    """What answers SQL."""
+
+    @property
+    def shown(self) -> str: ...
+
+    @property
+    def dialect(self) -> Dialect: ...
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What was left out of the answers: files that are torn, tables of another version."""
+
+    def rows(self, sql: str) -> list[dict[str, Any]]:
+        """Return the rows of a query by column. Raises: EngineError."""
+
+    def close(self) -> None: ...

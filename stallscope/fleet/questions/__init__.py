@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a fleet is asked, in SQL that all engines take."""
