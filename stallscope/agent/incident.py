@@ -54,9 +54,9 @@ from stallscope.agent.verdict_process import VerdictAnswer
 from stallscope.base.text import one_line
 from stallscope.collectors.triggers.settings import BurstSettings
 from stallscope.model.capture import Note
-from stallscope.model.incident import CaptureEntry, Fired, Incident, Verdict
+from stallscope.model.incident import CaptureEntry, Fired, Incident, Verdict, verdict_name
 
-__all__ = ["MAX_CAPTURES", "TRANSITIONS", "IncidentMachine", "State", "verdict_name"]
+__all__ = ["MAX_CAPTURES", "TRANSITIONS", "IncidentMachine", "State"]
 
 MAX_CAPTURES = 20
 """The most captures of one incident: its burst, and those of later triggers."""
@@ -566,8 +566,3 @@ class IncidentMachine:
         waiting = any(not capture.done for capture in self.captures.values())
         late = now.ns - self._closing_ns > ANALYSIS_NS
         return self.lost is not None or late or not (waiting or self._texts_due)
-
-
-def verdict_name(verdict: Verdict | None) -> str:
-    """Return the name of a verdict in metrics and notifications."""
-    return "none" if verdict is None else verdict.signature or "unknown"

@@ -15,7 +15,9 @@ from stallscope.base.times import Count, Moment
 from stallscope.model.capture import Note, Trigger
 
 __all__ = [
+    "NONE",
     "SCHEMA",
+    "UNKNOWN",
     "CaptureEntry",
     "Fired",
     "Incident",
@@ -23,9 +25,14 @@ __all__ = [
     "Outline",
     "TargetEntry",
     "Verdict",
+    "verdict_name",
 ]
 
 SCHEMA = "stallscope.incident/1"
+UNKNOWN = "unknown"
+"""A stall that no signature knows."""
+NONE = "none"
+"""No stall was found, or none is known yet."""
 
 
 class TargetEntry(msgspec.Struct, frozen=True):
@@ -141,3 +148,8 @@ class Incident(Outline, frozen=True):
     triggers: tuple[Fired, ...] = ()
     captures: tuple[CaptureEntry, ...] = ()
     notes: tuple[Note, ...] = ()
+
+
+def verdict_name(verdict: Verdict | None) -> str:
+    """Return the name of a verdict in metrics, notifications and rows."""
+    return NONE if verdict is None else verdict.signature or UNKNOWN

@@ -3,11 +3,21 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+
 import msgspec
 
 from stallscope.base.times import Moment
 
-__all__ = ["Sample"]
+__all__ = ["Sample", "is_counter", "rates"]
+
+_GAUGES = re.compile(
+    r"Threads_(?!created)|Open_(?!ed)|Max_used|Slave_open|Prepared_stmt_count|.*_current"
+    r"|.*_pending|.*_pages_(?!created|read|written|flushed)|.*_bytes_(?:data|dirty)"
+    r"|.*_avg|.*_max(?:$|_)|.*_size$|.*_age$|.*_lsn|.*_length|.*_(?:free|used|ratio|percent|level)"
+)
+"""Status variables that are gauges; all others are counters."""
 
 
 class Sample(msgspec.Struct, frozen=True, gc=False):
@@ -31,3 +41,22 @@ class Sample(msgspec.Struct, frozen=True, gc=False):
     elapsed_ms: float = 0.0
     error: str | None = None
     """A sentence that says why nothing was read: refused, late, not in this version."""
+
+
+def is_counter(source: str, name: str) -> bool:
+    """Return whether a value is a counter: a status variable that is no gauge."""
+    return source == "status" and "." not in name and not _GAUGES.match(name)
+
+
+def rates(values: Sequence[float | None], clocks: Sequence[int]) -> list[float | None]:
+    """Return the rate of a counter per second at each sample; None: not known."""
+    found: list[float | None] = []
+    last: tuple[float, int] | None = None
+    for value, clock in zip(values, clocks, strict=True):
+        rate = None
+        if value is not None:
+            if last is not None and clock > last[1] and value >= last[0]:
+                rate = (value - last[0]) / ((clock - last[1]) / 1e9)
+            last = (value, clock)
+        found.append(rate)
+    return found

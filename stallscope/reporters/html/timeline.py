@@ -11,7 +11,7 @@ from typing import Any
 
 from stallscope.model import threadhistory
 from stallscope.model.incident import Fired
-from stallscope.model.samples import Sample
+from stallscope.model.samples import Sample, is_counter, rates
 from stallscope.model.waitlines import ThreadSample
 from stallscope.reporters.html.pack import shown
 
@@ -46,12 +46,6 @@ _FIRST = (
 )
 """The series that show most about a stall, most useful first."""
 _WORD = re.compile(r"[\w.-]+")
-_GAUGES = re.compile(
-    r"Threads_(?!created)|Open_(?!ed)|Max_used|Slave_open|Prepared_stmt_count|.*_current"
-    r"|.*_pending|.*_pages_(?!created|read|written|flushed)|.*_bytes_(?:data|dirty)"
-    r"|.*_avg|.*_max(?:$|_)|.*_size$|.*_age$|.*_lsn|.*_length|.*_(?:free|used|ratio|percent|level)"
-)
-"""Status variables that are gauges. Of all others the rate is shown."""
 
 
 Window = tuple[int, int] | None
@@ -82,8 +76,8 @@ def build(
         for name in names:
             values = [item.values.get(name) for item in items]
             label = shown(name)
-            if _counter(source, name):
-                values = _rates(values, [item.clock_ns for item in items])
+            if is_counter(source, name):
+                values = rates(values, [item.clock_ns for item in items])
                 label += "/s"
             if len({v for v in values if v is not None}) < 2 and _rank(name, asked) > len(_FIRST):
                 continue
@@ -158,25 +152,6 @@ def _rank(name: str, asked: Set[str]) -> int:
     if name in asked:
         return 0
     return _FIRST.index(name) + 1 if name in _FIRST else len(_FIRST) + 1
-
-
-def _counter(source: str, name: str) -> bool:
-    """Return whether a value is a counter: a status variable that is no gauge."""
-    return source == "status" and "." not in name and not _GAUGES.match(name)
-
-
-def _rates(values: Sequence[float | None], clocks: Sequence[int]) -> list[float | None]:
-    """Return the rate of a counter per second at each sample; None: not known."""
-    rates: list[float | None] = []
-    last: tuple[float, int] | None = None
-    for value, clock in zip(values, clocks, strict=True):
-        rate = None
-        if value is not None:
-            if last is not None and clock > last[1] and value >= last[0]:
-                rate = (value - last[0]) / ((clock - last[1]) / 1e9)
-            last = (value, clock)
-        rates.append(rate)
-    return rates
 
 
 def _short(value: float) -> float:
