@@ -13,7 +13,7 @@ from functools import lru_cache
 from stallscope.analyzers import mangled
 from stallscope.model.capture import Frame
 
-__all__ = ["MAX_NAME", "bare", "display", "normalize"]
+__all__ = ["MAX_NAME", "bare", "display", "is_libc", "normalize"]
 
 MAX_NAME = 4096
 """Longer names are cut: nothing real is, and the symbol tables of a target are not trusted."""
@@ -191,6 +191,11 @@ def normalize(symbol: str) -> str:
         symbol = _THUNK.sub("", symbol)
         name = _cpp(symbol) or symbol
     return _libc(name) if name.startswith("_") or name.endswith("_nocancel") else name
+
+
+def is_libc(name: str) -> bool:
+    """Return whether a normalized name is that of one of libc's entry points."""
+    return name in _LIBC
 
 
 @lru_cache(maxsize=65536)

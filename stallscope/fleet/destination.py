@@ -61,6 +61,9 @@ class Engine(Protocol):
     def notes(self) -> Sequence[str]:
         """What was left out of the answers: files that are torn, tables of another version."""
 
+    def restrict(self, since_ms: int, until_ms: int) -> None:
+        """Say which days the queries that follow are about: others need not be read."""
+
     def rows(self, sql: str) -> list[dict[str, Any]]:
         """Return the rows of a query by column. Raises: EngineError."""
 

@@ -84,7 +84,9 @@ class FindingPart(msgspec.Struct, frozen=True):
     lock_name: str
     lock_kind: str
     victim_of: str
+    """The finding among whose waiters this one's blocker is; empty: none."""
     waited_s: float | None
+    """Sum of how long its threads are known to have waited; None: nothing is known."""
 
 
 class ThreadPart(msgspec.Struct, frozen=True):
@@ -124,7 +126,7 @@ class IncidentRow(Row, frozen=True, kw_only=True):
     """One incident, with all that is known of it now."""
 
     uid: str
-    """Of host, boot and id: the same from agent and store, whoever ships it, and however often."""
+    """Of host, boot and id: the same from agent and store, and however often it is shipped."""
     id: str
     host: str
     program: str

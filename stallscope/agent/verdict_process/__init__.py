@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import msgspec
 
+from stallscope.fleet.facts import Facts
 from stallscope.model.incident import Verdict
 from stallscope.model.sessions import Sessions
 
@@ -44,6 +45,8 @@ class Together(msgspec.Struct, frozen=True, tag="all"):
     """The verdict of all captures that could be read; no stall: None."""
 
     together: Verdict | None
+    facts: Facts | None = None
+    """What a fleet keeps of the same analysis; None: no capture could be read."""
 
 
 class Answers(msgspec.Struct, frozen=True):
@@ -51,3 +54,4 @@ class Answers(msgspec.Struct, frozen=True):
 
     each: tuple[VerdictAnswer, ...]
     together: Verdict | None = None
+    facts: Facts | None = None

@@ -40,7 +40,7 @@ def main(arguments: list[str]) -> int:
             captures.append(capture)
         if not request.known:
             _say(answer)
-    _say(Together(name_together(captures, signatures)))
+    _say(name_together(captures, signatures))
     return 0
 
 

@@ -15,7 +15,6 @@ from stallscope.agent import verdict_process
 from stallscope.agent.verdict_process import Answers, Together, VerdictAnswer, VerdictRequest
 from stallscope.base.package import module_command
 from stallscope.base.text import one_line
-from stallscope.model.incident import Verdict
 
 __all__ = ["VerdictProcess"]
 
@@ -72,19 +71,19 @@ class VerdictProcess:
         lines = b"".join(msgspec.json.encode(request) + b"\n" for request in requests)
         out, why = self._child(lines)
         found: dict[str, VerdictAnswer] = {}
-        together: Verdict | None = None
+        together = Together(None)
         for line in out[:_MAX_OUTPUT].splitlines():
             try:
                 answer = msgspec.json.decode(line, type=VerdictAnswer | Together)
             except msgspec.MsgspecError:
                 continue
             if isinstance(answer, Together):
-                together = answer.together
+                together = answer
             else:
                 found[answer.path] = answer
         asked = [request.path for request in requests if not request.known]
         each = tuple(found.get(path, VerdictAnswer(path, error=why)) for path in asked)
-        return Answers(each, together)
+        return Answers(each, together.together, together.facts)
 
     def _child(self, lines: bytes) -> tuple[bytes, str]:
         """Return its output, and why it is incomplete."""

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import msgspec
 
-from stallscope.agent.verdict_process import VerdictAnswer, VerdictRequest
+from stallscope.agent.verdict_process import Together, VerdictAnswer, VerdictRequest
 from stallscope.analyzers import catalog, engine
 from stallscope.analyzers.analysis import Analysis, Blocker
 from stallscope.base.errors import StallscopeError
 from stallscope.base.text import one_line
+from stallscope.fleet.analysis import facts_of
 from stallscope.model import capturefile, sessionsfile
 from stallscope.model.capture import Capture
 from stallscope.model.incident import Verdict
@@ -55,16 +56,17 @@ def name_capture(
     return answer, capture
 
 
-def name_together(captures: Sequence[Capture], signatures: catalog.Catalog) -> Verdict | None:
-    """Return the verdict of all captures of one incident."""
+def name_together(captures: Sequence[Capture], signatures: catalog.Catalog) -> Together:
+    """Return the verdict of all captures of one incident, and the facts of the same analysis."""
     if not captures:
-        return None
+        return Together(None)
     analysis = engine.analyze_together(captures, signatures)
+    facts = facts_of(analysis)
     verdict = verdict_of(analysis)
     if verdict is None:
-        return None
+        return Together(None, facts)
     lines = tuple(line.text for line in firstlines.render(analysis, firstlines.COLUMNS))
-    return msgspec.structs.replace(verdict, lines=lines)
+    return Together(msgspec.structs.replace(verdict, lines=lines), facts)
 
 
 def _failed(request: VerdictRequest, error: Exception) -> VerdictAnswer:
