@@ -21,6 +21,9 @@ from stallscope.base.text import one_line
 from stallscope.collectors import exits, probe
 from tests.support.cgroups import cgroups_missing
 from tests.support.containers import containers_missing
+from tests.support.fleet.chdbengine import chdb_missing
+from tests.support.fleet.clickhouse import clickhouse_missing
+from tests.support.fleet.cluster import cluster_missing
 from tests.support.jail import jail_missing
 from tests.support.servers import (
     MariaDB,
@@ -182,6 +185,9 @@ NEEDS: dict[str, Callable[[], str | None]] = {
     "myrocks": MyRocks.missing,
     "postgres": Postgres.missing,
     "postgres17": Postgres17.missing,
+    "clickhouse": clickhouse_missing,
+    "clickhouse-cluster": cluster_missing,
+    "chdb": chdb_missing,
     "slap": tool("mariadb-slap"),
     "sysbench": tool("sysbench"),
     "gdb": tool("gdb"),

@@ -32,11 +32,14 @@ class Certificates(NamedTuple):
         )
 
 
-def certificates(folder: Path) -> Certificates:
-    """Make both in a folder; servers of other users can read them."""
+def certificates(folder: Path, *, address: str = ADDRESS, days: int = 2) -> Certificates:
+    """Make both in a folder; servers of other users can read them.
+
+    ``address``: whose the server's is. ``days``: how long it is good; it has begun ten days ago.
+    """
     authority, server = (rsa.generate_private_key(65537, 2048) for _ in range(2))
-    root = _certificate("stallscope tests", authority, None, None)
-    own = _certificate(ADDRESS, server, root, authority)
+    root = _certificate("stallscope tests", authority, None, None, 2)
+    own = _certificate(address, server, root, authority, days)
     found = Certificates(folder / "ca.pem", folder / "server.pem", folder / "key.pem")
     for path in (folder, *folder.parents[:3]):
         path.chmod(path.stat().st_mode | 0o011)
@@ -59,6 +62,7 @@ def _certificate(
     key: rsa.RSAPrivateKey,
     issuer: x509.Certificate | None,
     signer: rsa.RSAPrivateKey | None,
+    days: int,
 ) -> x509.Certificate:
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     now = datetime.datetime.now(datetime.UTC)
@@ -68,11 +72,11 @@ def _certificate(
         .issuer_name(subject if issuer is None else issuer.subject)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=2))
+        .not_valid_before(now - datetime.timedelta(days=10))
+        .not_valid_after(now + datetime.timedelta(days=days))
         .add_extension(x509.BasicConstraints(ca=issuer is None, path_length=None), critical=True)
     )
     if issuer is not None:
-        names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(ADDRESS))])
+        names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(name))])
         builder = builder.add_extension(names, critical=False)
     return builder.sign(signer or key, hashes.SHA256())

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from stallscope.fleet.dialect import OF_INCIDENT, used
 from stallscope.fleet.tables import PARTS
@@ -31,9 +31,22 @@ class ClickHouseDialect:
         )
         return f"(SELECT {', '.join(columns)} FROM incidents FINAL ARRAY JOIN {arrays}{condition})"
 
+    def latest(self, name: str) -> str:
+        """Return the rows that count of a table."""
+        return f"{name} FINAL"
+
     def text(self, value: str) -> str:
         """Return a literal."""
         return literal(value)
+
+    def distinct(self, value: str) -> str:
+        """Return an array of the different values."""
+        return f"arraySort(groupUniqArray({value}))"
+
+    def mapped(self, value: str, names: Mapping[str, str], other: str) -> str:
+        """Return a text for another."""
+        texts = [", ".join(map(literal, some)) for some in (names, names.values())]
+        return f"transform({value}, [{texts[0]}], [{texts[1]}], {other})"
 
     def floor(self, value: str, step: int) -> str:
         """Return it rounded down."""
@@ -49,3 +62,8 @@ class ClickHouseDialect:
         place = f"toUInt32(floor({level} * (count({value}) - 1))) + 1"
         sorted_ones = f"arraySort(groupArray({value}))"
         return f"if(count({value}) = 0, NULL, arrayElement({sorted_ones}, {place}))"
+
+    def first(self, source: str, columns: Sequence[str], by: str, order: str, count: int) -> str:
+        """Return the first rows of each value of a column."""
+        shown = ", ".join(columns)
+        return f"(SELECT {shown} FROM {source} ORDER BY {order} LIMIT {count} BY {by})"

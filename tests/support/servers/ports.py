@@ -8,7 +8,7 @@ import socket
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["free_port"]
+__all__ = ["free_port", "free_ports"]
 
 LEAST = 2048
 SPREAD = 64
@@ -24,3 +24,16 @@ def free_port() -> int:
             end.bind(("127.0.0.1", number))
             return number
     raise OSError("no port is free")
+
+
+def free_ports(count: int) -> list[int]:
+    """Return several that differ, for programs that know each other before they start."""
+    first = free_port()
+    found = [first]
+    for number in range(first - 1, LEAST, -1):
+        if len(found) == count:
+            return found
+        with socket.socket() as end, suppress(OSError):
+            end.bind(("127.0.0.1", number))
+            found.append(number)
+    raise OSError(f"no {count} ports are free")
