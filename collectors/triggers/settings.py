@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from stallscope.fleet.settings import ShipSettings
 from stallscope.notify.settings import Destination
 
 __all__ = [
@@ -140,6 +141,7 @@ class AgentSettings(CommonSettings, frozen=True):
     plugin: HookSettings = HookSettings()
     notify: NotifySettings = NotifySettings()
     storage: StorageSettings = StorageSettings()
+    ship: ShipSettings = ShipSettings()
     commands: tuple[CommandSettings, ...] = ()
     destinations: tuple[Destination, ...] = ()
     """Each name once."""

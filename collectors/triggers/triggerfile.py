@@ -26,6 +26,8 @@ from stallscope.collectors.triggers.settings import (
     StorageSettings,
     TriggerSettings,
 )
+from stallscope.fleet import settings as shipping
+from stallscope.fleet.settings import ShipSettings
 from stallscope.model.storagecache import parse_keep
 from stallscope.model.waitkinds import GROUPS, KINDS
 from stallscope.notify import settings as destinations
@@ -77,6 +79,7 @@ class _Written(
     plugin: HookSettings | msgspec.UnsetType = msgspec.UNSET
     notify: NotifySettings | msgspec.UnsetType = msgspec.UNSET
     storage: StorageSettings | msgspec.UnsetType = msgspec.UNSET
+    ship: ShipSettings | msgspec.UnsetType = msgspec.UNSET
     command: list[CommandSettings] = []
     destination: list[Destination] = []
     trigger: list[TriggerSettings] = []
@@ -106,12 +109,16 @@ _TABLES: Mapping[str, Sequence[str]] = {
     "plugin": HookSettings.__struct_encode_fields__,
     "notify": NotifySettings.__struct_encode_fields__,
     "storage": StorageSettings.__struct_encode_fields__,
+    "ship": ShipSettings.__struct_encode_fields__,
     "command": CommandSettings.__struct_encode_fields__,
     "trigger": TriggerSettings.__struct_encode_fields__,
     "destination": sorted(
         {key for kind in get_args(Destination) for key in kind.__struct_encode_fields__}
     ),
 }
+
+_WHOLE = ("burst", "plugin", "notify", "storage", "ship")
+"""Tables that replace those of the defaults as a whole."""
 
 _reader = Reader(
     "triggers file", TriggerFileError, {"trigger": "name", "command": "name", "destination": "name"}
@@ -166,7 +173,7 @@ def _resolved(path: Path, base: AgentSettings) -> AgentSettings:
 def _merged(path: Path, written: _Written, base: AgentSettings) -> AgentSettings:
     changes: dict[str, object] = {
         name: value
-        for name in (*CommonSettings.__struct_fields__, "burst", "plugin", "notify", "storage")
+        for name in (*CommonSettings.__struct_fields__, *_WHOLE)
         if (value := getattr(written, name)) is not msgspec.UNSET
     }
     if not isinstance(written.retention_size, msgspec.UnsetType):
@@ -244,6 +251,7 @@ class _Checker:
             self._try(self._program, ["command", number, "run"], what, command.run)
         self._hooks()
         self._storage()
+        self._ship()
         self._destinations(skip)
         for number, trigger in triggers:
             if skip("trigger", number):
@@ -294,6 +302,14 @@ class _Checker:
             why = None if notify.webhook is None else destinations.check_url(notify.webhook)
             if why is not None:
                 self._try(self._fail, ["notify", "webhook"], f"notify.webhook: {why}")
+
+    def _ship(self) -> None:
+        ship = self._written.ship
+        if isinstance(ship, ShipSettings):
+            wrong = shipping.check(ship)
+            if wrong is not None:
+                key, why = wrong
+                self._try(self._fail, ["ship", key], f"ship.{key}: {why}")
 
     def _storage(self) -> None:
         storage = self._written.storage

@@ -15,6 +15,7 @@ from stallscope.agent.metrics import AgentMetrics
 from stallscope.agent.sources import Sources
 from stallscope.collectors.processes import Server
 from stallscope.collectors.triggers.settings import AgentSettings
+from stallscope.fleet.shipping.shipper import Shipper
 from stallscope.model.incident import Incident
 from stallscope.model.waitlines import WaitLine
 from stallscope.notify.alerts import Alerts
@@ -37,6 +38,9 @@ class Environment(Protocol):
 
     def alerts(self) -> Alerts:
         """Return what notifies of the stalls; its destinations change with ``reload``."""
+
+    def shipper(self) -> Shipper:
+        """Return what ships incidents; its destinations change with ``reload``."""
 
     def notify(self, event: str, incident: Incident | None, folder: Path | None) -> None:
         """Print ``stall`` and ``end``; run the hooks of ``start``, ``fire``, ``end`` and

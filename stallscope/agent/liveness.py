@@ -41,6 +41,8 @@ class AgentState(msgspec.Struct, frozen=True):
     """Collectors that fail, and why: the server may not have what they read."""
     undelivered: dict[str, str] = {}
     """Destinations of notifications that do not work, and why."""
+    unshipped: dict[str, str] = {}
+    """Engines of the fleet that do not take what is shipped, and why."""
 
 
 class AgentHealth(msgspec.Struct, frozen=True):
@@ -93,3 +95,5 @@ def _lacking(state: AgentState) -> Iterator[str]:
         yield f"{state.waiting_jobs} writes wait for the disk of the store"
     for name, why in sorted(state.undelivered.items()):
         yield f"notifications to {name} are not delivered: {why}"
+    for name, why in sorted(state.unshipped.items()):
+        yield f"incidents are not shipped to {name}: {why}"

@@ -48,6 +48,7 @@ from stallscope.agent.messages import (
 from stallscope.agent.metrics import AgentMetrics
 from stallscope.agent.rest import ServerRest
 from stallscope.agent.runner import CommandRunner
+from stallscope.agent.shipping import FleetNews, close_both
 from stallscope.agent.sources import (
     SESSIONS_SECONDS,
     SQL_BASICS,
@@ -99,7 +100,7 @@ WIND_DOWN_PAUSE = 0.1
 HOOKED = ("fire", "stall", "end")
 """Events of an incident that are printed, or have a hook."""
 DELIVERY_SECONDS = 0.4
-"""How long a stop waits for notifications; they are in the outbox."""
+"""How long a stop waits for notifications and shipping; they are in outbox and spool."""
 PASS_DELIVERY_SECONDS = 5.0
 """The same at the end of a pass, which nobody waits for."""
 STUCK_SECONDS = 30.0
@@ -134,6 +135,7 @@ class Agent:
         self._verdicts = verdicts
         self._clock = clock or Clock()
         self._alerts = environment.alerts()
+        self._fleet = FleetNews(environment.shipper(), target, self.metrics)
         self._backend = environment.backend(settings, self.events.put)
         self.incidents = Incidents(settings, lambda: self._backend.takes_bursts)
         self._runner = CommandRunner(
@@ -145,6 +147,7 @@ class Agent:
             self._backend,
             self.metrics,
             self.events.put,
+            self._fleet.shipper.take,
             raw_sql=plan.raw_sql,
         )
         self.fired: list[Fired] = []
@@ -253,7 +256,7 @@ class Agent:
         """End the threads of an agent that has not begun."""
         self._backend.close()
         self._close_sources()
-        self._alerts.delivery.close(0.0)
+        close_both(self._alerts.delivery, self._fleet.shipper, 0.0)
         self._writer.close(STOP_SECONDS)
         self._target.close()
 
@@ -267,6 +270,7 @@ class Agent:
     def _begin(self) -> None:
         if self._plan.captures:  # a dry run may be beside the agent
             self._alerts.delivery.start()
+            self._fleet.begin()
         self._adopt()
         self._backend.start(self._target.server.pids)
         self._environment.notify("start", None, None)
@@ -280,15 +284,15 @@ class Agent:
         )
 
     def _recovered(self, names: Sequence[str]) -> None:
-        """Notify of incidents that nobody may have been notified of, unless the server that they
-        were of runs, and has an agent of its own.
-        """
+        """Notify of incidents that nobody may have been notified of, and ship them, unless the
+        server that they were of runs, and has an agent of its own."""
         for name in names:
             folder = self._store.incidents / name
             with contextlib.suppress(StallscopeError):
                 incident = read_incident(folder).incident
                 if not self._target.is_another(incident.target):
                     self._alerts.recovered(incident, folder)
+        self._fleet.recover()
 
     def _adopt(self) -> None:
         """Start the collectors of the current server process."""
@@ -465,6 +469,7 @@ class Agent:
         self._waits.add(waits.clock_ns, waits.data)
         self._runner.record(self.incidents.open, (), (waits.data,))
         self._environment.count_waits(waits.line)
+        self._fleet.shipper.waits(waits.line)
         self.threads.take(waits.line)
         deadlocks = sum(
             sum(hits.values())
@@ -528,6 +533,7 @@ class Agent:
         counts.up["sql"] = bool(asked) and not asked & self._health.failing
         counts.incident_open = self.incidents.open is not None
         counts.undelivered = self._alerts.delivery.waiting()
+        self._fleet.publish(self._sources.version())
         counts.failures.update(self._environment.failures())
         counts.failures["store"] = self._writer.failed
         counts.writer_busy = self._writer.busy_seconds
@@ -550,6 +556,7 @@ class Agent:
             waiting_jobs=self._writer.waiting,
             failing=self._health.reasons,
             undelivered=self._alerts.delivery.problems(),
+            unshipped=self._fleet.shipper.problems(),
         )
 
     def _disk_checked(self, why: str | None) -> None:
@@ -588,5 +595,6 @@ class Agent:
         # Its time is over; a later capture would go into a spool that no longer exists.
         closing.join(STOP_SECONDS)
         ended = self._plan.seconds is not None and not self._stopping
-        self._alerts.delivery.close(PASS_DELIVERY_SECONDS if ended else DELIVERY_SECONDS)
+        seconds = PASS_DELIVERY_SECONDS if ended else DELIVERY_SECONDS
+        close_both(self._alerts.delivery, self._fleet.shipper, seconds)
         self._environment.notify("stop", None, None)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from stallscope.agent.threadwatch import ThreadMetrics
 from stallscope.base import package
+from stallscope.fleet.shipping.sender import Numbers
 from stallscope.reporters.exposition import Families, Labels
 from stallscope.reporters.statusmetrics import StatusMetrics
 
@@ -21,7 +22,7 @@ __all__ = ["AgentMetrics"]
 _BOUNDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 """Seconds from a breach to its finished capture."""
 _RESULTS = ("whole", "partial", "failed", "suppressed")
-_PARTS = ("analysis", "hook", "loop", "notification", "output", "probe", "store", "thread")
+_PARTS = ("analysis", "hook", "loop", "notification", "output", "probe", "ship", "store", "thread")
 """Series that are there from the start, at 0: a rate sees only the increases of those it knows."""
 
 
@@ -45,10 +46,13 @@ class AgentMetrics:
         self.up: dict[str, bool] = {}
         """``server``, ``probe``, ``sql``."""
         self.failures: Counter[str] = Counter()
-        """By what failed: ``hook``, ``store``, ``probe``, ``analysis``, ``thread``, ``loop``."""
+        """By what failed: ``hook``, ``store``, ``probe``, ``analysis``, ``thread``, ``loop``,
+        ``ship``."""
         self.incident_open = False
         self.undelivered: dict[str, int] = {}
         """Notifications that wait, by destination."""
+        self.shipping: Mapping[str, Numbers] = {}
+        """By the address of an engine of the fleet."""
         self.ring_bytes = 0
         self.written: float | None = None
         """``write_bytes`` of the server's process since its start; None: not known."""
@@ -121,6 +125,7 @@ class AgentMetrics:
             "For how long the store's disk has not answered; 0: it has.",
             {(): self.writer_busy},
         )
+        yield from self._of_shipping(make)
         yield from self._of_storage(make)
         yield from self._threads.families(make)
         if self.up.get("server"):
@@ -131,6 +136,25 @@ class AgentMetrics:
             _BOUNDS,
             {(): (self._buckets, self._seconds)},
         )
+
+    def _of_shipping(self, make: Families) -> Iterator[Metric]:
+        for name, text, value in (
+            ("ship_batches_waiting", "Batches in the spool, by destination.", "waiting"),
+            ("ship_bytes_waiting", "Bytes in the spool, by destination.", "bytes"),
+        ):
+            yield from make.gauge(f"agent_{name}", text, self._by_engine(value))
+        for name, text, value in (
+            ("ship_rows", "Rows that were shipped, by destination.", "sent"),
+            ("ship_rows_dropped", "Rows that will never be shipped, by destination.", "dropped"),
+            ("ship_failures", "Attempts to ship that failed, by destination.", "failures"),
+            ("ship_cpu_seconds", "CPU time of shipping, by destination.", "cpu_seconds"),
+        ):
+            yield from make.counter(f"agent_{name}", text, self._by_engine(value))
+
+    def _by_engine(self, value: str) -> dict[Labels, float]:
+        return {
+            (("destination", name),): getattr(one, value) for name, one in self.shipping.items()
+        }
 
     def _of_storage(self, make: Families) -> Iterator[Metric]:
         yield from make.counter(

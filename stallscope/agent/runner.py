@@ -6,7 +6,7 @@ of a command comes back as an event, by ``feed``, in the loop's thread.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Protocol
 
@@ -15,7 +15,6 @@ import msgspec
 from stallscope.agent.backends import CaptureBackend
 from stallscope.agent.clock import NS
 from stallscope.agent.events import Callback, Put, QueryResult
-from stallscope.agent.incident import verdict_name
 from stallscope.agent.incidentwriter import IncidentWriter, drop
 from stallscope.agent.messages import (
     AnalyzeCaptures,
@@ -42,7 +41,8 @@ from stallscope.agent.metrics import AgentMetrics
 from stallscope.agent.verdict_process import Answers, VerdictRequest
 from stallscope.agent.verdict_process.client import VerdictProcess
 from stallscope.agent.writer import Writer
-from stallscope.model.incident import Incident
+from stallscope.fleet.facts import Facts
+from stallscope.model.incident import Incident, verdict_name
 from stallscope.store import Store
 
 __all__ = ["CommandRunner", "Loop"]
@@ -51,6 +51,9 @@ _log = logging.getLogger(__name__)
 
 FLUSH_NS = 5 * NS
 """The time from one write of samples to the next."""
+
+Ship = Callable[[str, int, Incident, Path | None, Facts | None], None]
+"""Takes events of incidents for the fleet: Shipper.take."""
 
 
 class Loop(Protocol):
@@ -89,6 +92,7 @@ class CommandRunner:
         backend: CaptureBackend,
         metrics: AgentMetrics,
         put: Put,
+        ship: Ship,
         *,
         raw_sql: bool,
     ) -> None:
@@ -100,9 +104,12 @@ class CommandRunner:
         self._backend = backend
         self._metrics = metrics
         self._put = put
+        self._ship = ship
         self._raw_sql = raw_sql
         self._folders: dict[int, IncidentWriter] = {}
         """The writers of incidents that are not closed yet, by number."""
+        self._facts: dict[int, Facts] = {}
+        """Of incidents that are not closed yet, by number."""
         self._flush_due = 0
 
     def run(self, command: Command) -> None:
@@ -191,6 +198,8 @@ class CommandRunner:
 
         def analyzed(found: Answers) -> None:
             self._metrics.failures["analysis"] += sum(one.error is not None for one in found.each)
+            if found.facts is not None and command.incident in self._folders:
+                self._facts[command.incident] = found.facts
             answers = tuple((keys[one.path], one) for one in found.each)
             self._loop.feed(CapturesAnalyzed(command.incident, answers, found.together))
 
@@ -211,12 +220,16 @@ class CommandRunner:
             return
         if event == "stall":
             self._metrics.incidents[verdict_name(value.verdict)] += 1
+        facts = self._facts.get(number)
         if event == "end":
             del self._folders[number]
+            self._facts.pop(number, None)
 
         def notify(event: str) -> None:
             named = msgspec.structs.replace(value, id=folder.path.name)
-            self._loop.notify(event, number, named, folder.path if command.stored else None)
+            path = folder.path if command.stored else None
+            self._ship(event, number, named, path, facts)
+            self._loop.notify(event, number, named, path)
 
         # The writer can be late: a disk that hangs must not hold back a notification.
         notify("ending" if event == "end" else "verdict")

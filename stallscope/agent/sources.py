@@ -100,6 +100,8 @@ class Sources(msgspec.Struct):
     """To be called before each poll."""
     deadlock_seen: Callable[[], None] = lambda: None
     """To be called when the wait programs see that a deadlock's victim was chosen."""
+    version: Callable[[], str] = lambda: ""
+    """Returns the server's version, "" where nobody has logged in."""
     close: Callable[[], None] = lambda: None
 
 
@@ -237,6 +239,7 @@ def of_server(
         deadlock_seen=deadlocks.deadlock_seen,
         sessions=lambda: fetch(connection, SESSIONS_SECONDS),
         texts=lambda: fetch_texts(connection),
+        version=lambda: _version(beat),
         close=lambda: _close(beat, connection),
     )
 
@@ -291,8 +294,18 @@ def _of_postgres(
         set_rest=set_rest,
         sessions=lambda: fetch(connection, SESSIONS_SECONDS),
         texts=lambda: fetch_texts(connection),
+        version=lambda: _version(beat),
         close=lambda: _close(beat, connection),
     )
+
+
+def _version(connection: ServerConnection[Any]) -> str:
+    """Return it as an analysis has it of a capture: of PostgreSQL the major version."""
+    facts = connection.facts
+    if facts is None or not any(facts.version.numbers):
+        return ""
+    numbers = facts.version.numbers[:1] if facts.version.family == "postgres" else None
+    return ".".join(map(str, numbers or facts.version.numbers))
 
 
 def _close(beat: ServerConnection[Any], connection: ServerConnection[Any]) -> None:

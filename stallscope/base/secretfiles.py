@@ -8,7 +8,7 @@ from pathlib import Path
 
 from stallscope.base.errors import UsageError
 
-__all__ = ["SecretFileError", "credentials", "read"]
+__all__ = ["SecretFileError", "credentials", "line", "read"]
 
 MAX_SECRET = 64 << 10
 
@@ -39,3 +39,27 @@ def read(path: Path) -> str:
     if len(data) > MAX_SECRET:
         raise SecretFileError(path, f"larger than {MAX_SECRET} bytes, which no secret is")
     return text.removesuffix("\n").removesuffix("\r")
+
+
+def line(file: str, where: str) -> str:
+    """Return the one line of a file that a setting names: a path, or, without a slash, a credential
+    of systemd.
+
+    ``where``: the setting, for messages: ``destination pager: token-file``. Raises: UsageError.
+    """
+    path = Path(file)
+    if "/" not in file:
+        folder = credentials()
+        if folder is None:
+            raise UsageError(
+                f"{where} = {file!r} is a credential of systemd, and there are none here: write a"
+                " path, or LoadCredential="
+            )
+        path = folder / file
+    try:
+        text = read(path).strip()
+    except SecretFileError as error:
+        raise UsageError(f"{where} {path} cannot be read: {error.why}") from error
+    if not text or not text.isprintable():
+        raise UsageError(f"{where} {path} must hold one line")
+    return text

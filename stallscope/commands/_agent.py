@@ -40,9 +40,10 @@ from stallscope.base.threads import server_of_thread
 from stallscope.collectors.processes import Server
 from stallscope.collectors.serverlabels import labels_of
 from stallscope.collectors.triggers.settings import AgentSettings, StorageSettings
-from stallscope.commands import _config, _listen, _notify, _options, _rings, _sql, _store
+from stallscope.commands import _config, _listen, _notify, _options, _rings, _ship, _sql, _store
 from stallscope.commands._config import Configuration, ServerSettings
 from stallscope.commands._metricsfile import MetricsFile
+from stallscope.fleet.shipping.shipper import Shipper
 from stallscope.model.capture import Capture
 from stallscope.model.incident import Incident
 from stallscope.model.waitlines import WaitLine
@@ -84,10 +85,11 @@ class CommandEnvironment:
         page: MetricsPage | None = None,
         write: Callable[[], None] | None = None,
         failures: Callable[[], int] = lambda: 0,
+        passes: float = 0.0,
     ) -> None:
         """``settings``: those of now. ``state``: the folder of what is not delivered. ``page``
         gets the metrics, ``write`` writes them to a file. ``failures``: how often the loop of this
-        server failed."""
+        server failed. ``passes``: the seconds of one of many passes; 0: it is none."""
         self._settings = settings
         self._store = store
         self._is_python = server_is_python(server)
@@ -100,6 +102,8 @@ class CommandEnvironment:
         now = settings()
         self._hooks = _hooks(now.agent)
         self._alerts = _notify.alerts(now.options, now.agent, state)
+        dry = getattr(now.options, "dry_run", False)
+        self._shipper = _ship.shipper(now.options, now.agent, state, store.dest, passes, dry=dry)
         self._has_begun = False
 
     @property
@@ -165,14 +169,22 @@ class CommandEnvironment:
     def reload(self) -> AgentSettings:
         """Use the configuration that was read again."""
         settings = self._settings()
+        ship = _ship.settings_of(settings.options, settings.agent)
+        dry = getattr(settings.options, "dry_run", False)
+        targets = [] if dry else _ship.targets_of(settings.options, settings.agent)
         self._alerts.delivery.configure(_notify.receivers(settings.options, settings.agent))
         self._alerts.rules = _notify.rules(settings.agent)
         self._hooks = _hooks(settings.agent)
+        self._shipper.configure(ship, targets)
         return settings.agent
 
     def alerts(self) -> Alerts:
         """Return what notifies of the stalls."""
         return self._alerts
+
+    def shipper(self) -> Shipper:
+        """Return what ships incidents to the fleet."""
+        return self._shipper
 
     def notify(self, event: str, incident: Incident | None, folder: Path | None) -> None:
         """Print an event, and run its hook."""
@@ -338,6 +350,7 @@ class _Servers:
                 self.page,
                 None if self._file is None else self._write_metrics,
                 lambda: watched.failures,
+                (self._plan.seconds or 0.0) if self._continues else 0.0,
             )
             made = Agent(
                 self._plan,

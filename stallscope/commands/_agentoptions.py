@@ -12,7 +12,7 @@ from typing import Any
 
 from stallscope.agent.output import LOG_FORMATS, LOG_LEVELS
 from stallscope.collectors.triggers import triggerfile
-from stallscope.commands import _listen, _notify, _options, _sql, _store
+from stallscope.commands import _listen, _notify, _options, _ship, _sql, _store
 from stallscope.commands._numbers import time_between
 
 __all__ = [
@@ -126,6 +126,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     notify = parser.add_argument_group("notifications")
     notify.add_argument("--json", action="store_true", help="print each event as a line of JSON")
     _notify.add_arguments(notify)
+    _ship.add_argument(notify)
     notify.add_argument(
         "--prometheus",
         type=Path,

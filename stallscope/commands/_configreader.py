@@ -20,6 +20,7 @@ from stallscope.base.errors import UsageError
 from stallscope.base.text import one_line
 from stallscope.base.tomlfile import Reader, nearest
 from stallscope.collectors.triggers import triggerfile
+from stallscope.fleet.settings import has_password
 from stallscope.notify.settings import SECRETS
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ _NOT_HERE = {
     "run": "/unknown",
 }
 """Values that pass the checks, in place of those that only the agent's environment has."""
+_NOT_HERE_SHIP = {"url": "file:///unknown", "spool-size": "1M"}
 
 
 class ConfigError(UsageError):
@@ -126,7 +128,7 @@ class ConfigReader:
         for key in [key for key in self.rest if key not in triggerfile.KEYS]:
             self._unknown([], key, (*triggerfile.KEYS, *TABLES))
             del self.rest[key]
-        for key in ("destination", "notify"):
+        for key in ("destination", "notify", "ship"):
             if key in self.rest:
                 self.rest[key] = self._resolved([key], self.rest[key])
         self.tables = self._tables(data)
@@ -266,10 +268,11 @@ class ConfigReader:
             return value
         where = ".".join(part for part in place if isinstance(part, str))
         resolved = self._try(place, where, lambda: _resolve(value))
-        if SECRET_KEY.fullmatch(key) and resolved == value:
-            self._secrets = True
+        of_ship = place[:1] == ["ship"]
+        if resolved == value and SECRET_KEY.fullmatch(key):
+            self._secrets |= not of_ship or key != "url" or has_password(value)
         if resolved is None:
-            return _NOT_HERE.get(key, "unknown")
+            return (_NOT_HERE_SHIP if of_ship else _NOT_HERE).get(key, "unknown")
         return resolved
 
     def _try(

@@ -12,7 +12,7 @@ import msgspec
 
 from stallscope.base.errors import Exit, StallscopeError, UsageError
 from stallscope.base.text import clean, one_line
-from stallscope.commands import _store
+from stallscope.commands import _options, _ship, _store
 from stallscope.model.capture import Note
 from stallscope.model.incident import Verdict
 from stallscope.reporters import deadlocks, incidents, lines, progress, units
@@ -39,6 +39,7 @@ examples:
   stallscope incidents 20261121T1450            one: what fired, captures, timeline
   stallscope incidents --json | jq '.incidents[-1].verdict'
   stallscope incidents export 20261121T1450 --redact --out for-support.tar.gz
+  stallscope incidents --since 2d --ship file:///var/lib/fleet
   stallscope incidents --prune --retention-time 7 --dry-run
 """
 
@@ -85,6 +86,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the file to write (default: stallscope-incidents.tar.gz here)",
     )
     to_file.add_argument("--force", action="store_true", help="replace FILE if it exists")
+    fleet = parser.add_argument_group("fleet")
+    fleet.add_argument(
+        "--ship",
+        type=_ship.url,
+        action="append",
+        metavar="URL",
+        help="send the incidents of the selection, or the ID, to the engine at URL; can be given"
+        " several times",
+    )
+    fleet.add_argument(
+        "--host", default="", metavar="NAME", help="the name of this host in the fleet"
+    )
+    fleet.add_argument(
+        "--password-file",
+        type=Path,
+        metavar="FILE",
+        help="the password of the user in URL (default: $STALLSCOPE_FLEET_PASSWORD)",
+    )
+    fleet.add_argument(
+        "--ca-file",
+        type=Path,
+        metavar="FILE",
+        help="certificates (PEM) to trust instead of the system's",
+    )
+    _options.add_signatures_argument(fleet)
     work = parser.add_argument_group("maintenance")
     work.add_argument(
         "--rebuild-index",
@@ -115,6 +141,8 @@ def run(args: argparse.Namespace) -> Exit:
     if args.deadlocks:
         return _deadlocks(dest, since_ns, args)
     found = _listing(dest, args)
+    if args.ship:
+        return _send(found, since_ns, args)
     if args.words[:1] == [_EXPORT]:
         return _export([_named(word, found) for word in args.words[1:]], args)
     if args.id is not None:
@@ -125,8 +153,10 @@ def run(args: argparse.Namespace) -> Exit:
 def _one_id(args: argparse.Namespace) -> str | None:
     """Return the ID to show; None: there is none, or incidents are exported."""
     if args.words[:1] != [_EXPORT]:
-        if args.redact or args.out is not None or args.force:
-            raise UsageError("--redact, --out and --force need `export ID`")
+        if args.out is not None or args.force:
+            raise UsageError("--out and --force need `export ID`")
+        if args.redact and not args.ship:
+            raise UsageError("--redact needs `export ID` or --ship")
         if len(args.words) > 1:
             raise UsageError("one ID at a time; several are for `stallscope incidents export`")
         return args.words[0] if args.words else None
@@ -134,7 +164,15 @@ def _one_id(args: argparse.Namespace) -> str | None:
         raise UsageError(
             "export which incidents? give their IDs: `stallscope incidents` lists them"
         )
-    if args.json or args.since or args.signature or args.last or args.deadlocks or args.prune:
+    if (
+        args.json
+        or args.since
+        or args.signature
+        or args.last
+        or args.deadlocks
+        or args.prune
+        or args.ship
+    ):
         raise UsageError("export takes IDs, --redact, --out, --force and --dest")
     return None
 
@@ -146,6 +184,10 @@ def _check(args: argparse.Namespace) -> None:
         )
     if not args.prune and (args.dry_run or _store.has_retention(args)):
         raise UsageError("--dry-run and --retention-... need --prune")
+    if args.ship and (args.json or args.deadlocks or args.prune):
+        raise UsageError("--ship takes an ID or a selection, and --redact")
+    if not args.ship and (args.host or args.password_file or args.ca_file or args.signatures):
+        raise UsageError("--host, --password-file, --ca-file and --signatures need --ship")
     if args.deadlocks and (args.id is not None or args.signature or args.prune):
         raise UsageError("--deadlocks takes only --since, --last, --json and --dest")
     if args.id is not None and (args.since or args.signature or args.last is not None):
@@ -219,13 +261,33 @@ def _named(prefix: str, found: Listing) -> incidents.Row:
     return incidents.Row(summary, found.path(summary))
 
 
-def _list(found: Listing, since_ns: int | None, args: argparse.Namespace) -> Exit:
-    rows = [
+def _send(found: Listing, since_ns: int | None, args: argparse.Namespace) -> Exit:
+    from stallscope.commands import _fleet, fleet_ship
+
+    args.url, args.config = args.ship, None
+    places = _fleet.places(args, several=True)
+    if args.id is not None:
+        names = [_named(args.id, found).summary.id]
+    else:
+        rows = _selected(found, since_ns, args)
+        rows = rows if args.last is None else rows[-args.last :]
+        names = [row.summary.id for row in rows]
+    return fleet_ship.send(found.dest, places, args, incidents=names)
+
+
+def _selected(
+    found: Listing, since_ns: int | None, args: argparse.Namespace
+) -> list[incidents.Row]:
+    return [
         incidents.Row(summary, found.path(summary))
         for summary in found.incidents
         if (since_ns is None or summary.start_ns >= since_ns)
         and _has_verdict(summary.verdict, args.signature)
     ]
+
+
+def _list(found: Listing, since_ns: int | None, args: argparse.Namespace) -> Exit:
+    rows = _selected(found, since_ns, args)
     shown = len(rows) if args.last is None else min(args.last, len(rows))
     if args.json:
         print(incidents.dumps(rows[len(rows) - shown :]))

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import re
 import urllib.parse
-from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
 
 from stallscope.base import secretfiles
-from stallscope.base.errors import UsageError
 from stallscope.base.text import one_line
 
 __all__ = [
@@ -236,27 +234,7 @@ def secret(destination: Destination, key: str) -> str:
     file = getattr(destination, f"{key}_file", "")
     if not file:
         return str(getattr(destination, key))
-    path = Path(file)
-    if "/" not in file:
-        folder = secretfiles.credentials()
-        if folder is None:
-            raise UsageError(
-                f"destination {named(destination)}: {_kebab(key)}-file = {file!r} is a credential"
-                " of systemd, and there are none here: write a path, or LoadCredential="
-            )
-        path = folder / file
-    try:
-        text = secretfiles.read(path).strip()
-    except secretfiles.SecretFileError as error:
-        raise UsageError(
-            f"destination {named(destination)}: {_kebab(key)}-file {path} cannot be read:"
-            f" {error.why}"
-        ) from error
-    if not text or not text.isprintable():
-        raise UsageError(
-            f"destination {named(destination)}: {_kebab(key)}-file {path} must hold one line"
-        )
-    return text
+    return secretfiles.line(file, f"destination {named(destination)}: {_kebab(key)}-file")
 
 
 def _kebab(key: str) -> str:

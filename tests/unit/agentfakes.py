@@ -24,6 +24,8 @@ from stallscope.collectors import processes
 from stallscope.collectors.processes import NotRunningError, Server
 from stallscope.collectors.sql.sessiontexts import Texts
 from stallscope.collectors.triggers.settings import AgentSettings, BurstSettings, TriggerSettings
+from stallscope.fleet.settings import ShipSettings
+from stallscope.fleet.shipping.shipper import Shipper
 from stallscope.model import capturefile
 from stallscope.model.capture import Capture, Process
 from stallscope.model.incident import Incident, Verdict
@@ -182,6 +184,7 @@ class FakeEnvironment:
         self.more: tuple[Status, ...] = ()
         self.layout: str | None = None
         self.made_alerts = Alerts(Delivery(None, ()), Rules(2.0, 20, ""), time.monotonic_ns)
+        self.made_shipper = Shipper(Path("/nowhere"), ShipSettings())
         self.page: MetricsPage | None = None
 
     def sources(
@@ -190,6 +193,9 @@ class FakeEnvironment:
         if self.layout is not None:
             use_layout(self.layout)
         return Sources((self.status, *self.more), self.sessions, texts=self.texts)
+
+    def shipper(self) -> Shipper:
+        return self.made_shipper
 
     def backend(self, settings: AgentSettings, put: Put) -> FakeBackend:
         self.made = FakeBackend(put)

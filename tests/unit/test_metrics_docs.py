@@ -17,6 +17,7 @@ from prometheus_client import Metric
 
 from stallscope.agent.metrics import AgentMetrics
 from stallscope.agent.threadwatch import ThreadMetrics
+from stallscope.fleet.shipping.sender import Numbers
 from stallscope.model.samples import Sample
 from stallscope.model.waitlines import ClassWaits, Rest, WaitLine, loads
 from stallscope.reporters.exposition import MetricsPage
@@ -49,6 +50,7 @@ def everything() -> list[Metric]:
         counter["one"] = 1
     agent.up["server"] = True
     agent.undelivered["pager"] = 1
+    agent.shipping = {"file:///fleet": Numbers(1, 2, 3, 4, "full", 5, "down", None, 0.1)}
     agent.written = 4096.0
     numbers = (*VARIABLES, "link.speed_bytes", "disk.datadir.in_flight", "disk.datadir.queue")
     numbers += tuple(f"cmp.{name}" for name in ("compress_ops", "compress_failures"))

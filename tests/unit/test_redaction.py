@@ -376,7 +376,7 @@ def test_usage(tmp_path: Path) -> None:
     for argv, said in (
         (("export",), "export which incidents"),
         (("export", "nothing", "--out", out), "no incident nothing"),
-        ((name, "--redact"), "need `export ID`"),
+        ((name, "--redact"), "needs `export ID` or --ship"),
         ((name, name), "one ID at a time"),
         (("export", name, "--json"), "export takes IDs"),
     ):

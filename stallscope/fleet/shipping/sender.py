@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Send the batches of one spool to its destination, in a thread of their own.
+
+All times are of the monotonic clock. Thousands of agents ship to one engine: none of them begins at
+once, and after a failure none comes at the same moment as the others.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from stallscope.base.threads import keep_running
+from stallscope.fleet.batch import Batch, make
+from stallscope.fleet.destination import Destination, ShipError
+from stallscope.fleet.shipping.delivering import deliver, merged
+from stallscope.fleet.shipping.sentstacks import SentStacks
+from stallscope.fleet.shipping.spool import Spool, Waiting
+from stallscope.fleet.tables import AgentRow
+
+__all__ = ["Numbers", "Pace", "Sender"]
+
+_log = logging.getLogger(__name__)
+
+MERGED_FILES = 100
+MERGED_ROWS = 2_000
+MERGED_BYTES = 4 << 20
+"""Of rows without compression: one send has at most these, or one batch."""
+MOST_BEATS = 32
+"""The most heartbeats that wait: one for each day and process."""
+SAID_SECONDS = 600.0
+"""A destination that fails in another way is logged again after so long."""
+
+
+class Pace(msgspec.Struct, frozen=True):
+    """Seconds from one attempt to the next."""
+
+    heartbeat: float = 60.0
+    first: float = 5.0
+    """The first send is within that time."""
+    first_beat: float = 30.0
+    """The first heartbeat is within that time."""
+    spread: float = 2.0
+    """A new batch is sent within that time: a stall of many servers is no burst of requests."""
+    retry: float = 1.0
+    longest_retry: float = 300.0
+    longest_wish: float = 3600.0
+    """The longest pause that an engine can ask for."""
+
+
+class Numbers(msgspec.Struct, frozen=True):
+    """How a destination is."""
+
+    waiting: int
+    """Batches in the spool."""
+    bytes: int
+    sent: int
+    """Rows, since the start."""
+    dropped: int
+    """Rows, also of earlier runs."""
+    dropped_why: str
+    failures: int
+    """Attempts that failed, since the start."""
+    why: str
+    """Why it does not work now; empty: it does, or nothing was sent yet."""
+    skew_ms: float | None
+    cpu_seconds: float
+    """Of its thread."""
+
+
+class Sender:
+    """One destination and its thread."""
+
+    def __init__(
+        self,
+        destination: Destination,
+        spool: Spool,
+        pace: Pace,
+        beats: Callable[[Numbers], Sequence[AgentRow]] = lambda numbers: (),
+        chance: random.Random | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``beats`` returns the heartbeats that are due; it is called in the thread."""
+        self.destination = destination
+        self.spool = spool
+        self._pace = pace
+        self._beats = beats
+        self._chance = chance or random.Random()  # noqa: S311  # so that agents differ
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._closing = False
+        self._ends: float = 0.0
+        self._stacks = SentStacks()
+        self._held: dict[tuple[str, int, int], AgentRow] = {}
+        """Heartbeats that are not sent yet, the latest of each day and process."""
+        now = clock()
+        self._not_before = now + self._chance.uniform(0, pace.first)
+        self._beat_due = now + self._chance.uniform(0, min(pace.heartbeat, pace.first_beat))
+        self._failed = 0
+        """Attempts in a row."""
+        self._failures = self._sent = 0
+        self._why = ""
+        self._said_at = float("-inf")
+        self._cpu = 0.0
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin to send."""
+        if self._thread is None:
+            self._thread = keep_running(f"ship {self.destination.shown}", self._work)
+
+    def wake(self) -> None:
+        """Look at the spool: it has a new batch."""
+        with self._changed:
+            if not self._failed:
+                soon = self._clock() + self._chance.uniform(0, self._pace.spread)
+                self._not_before = max(self._not_before, soon)
+            self._changed.notify_all()
+
+    def hold(self, rows: Sequence[AgentRow]) -> None:
+        """Take heartbeats that will not come again, such as the last one of a day."""
+        with self._changed:
+            self._hold(rows)
+
+    def retry(self) -> None:
+        """Try again now: somebody may have repaired what failed."""
+        with self._changed:
+            self._not_before = min(self._not_before, self._clock())
+            self._changed.notify_all()
+
+    def numbers(self) -> Numbers:
+        """Return how it is."""
+        counts = self.spool.counts
+        return Numbers(
+            waiting=len(self.spool),
+            bytes=self.spool.size,
+            sent=self._sent,
+            dropped=counts.rows,
+            dropped_why=counts.why,
+            failures=self._failures,
+            why=self._why if self._failed else "",
+            skew_ms=self.destination.skew_ms,
+            cpu_seconds=self._cpu,
+        )
+
+    def close(self, seconds: float, beats: Sequence[AgentRow] = ()) -> list[AgentRow]:
+        """Send what can be sent in that time, with a last heartbeat, and end the thread.
+
+        Return the heartbeats that were not sent; the batches are in the spool.
+        """
+        with self._changed:
+            self._hold(beats)
+            self._ends = self._clock() + seconds
+            self._closing = True
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join(seconds + 0.1)
+        with self._changed:
+            left = list(self._held.values())
+        if self._thread is None or not self._thread.is_alive():
+            self.destination.close()
+        return left
+
+    def _hold(self, rows: Sequence[AgentRow]) -> None:
+        for row in rows:
+            self._held[row.day, row.pid, row.started_ms] = row
+        while len(self._held) > MOST_BEATS:
+            del self._held[next(iter(self._held))]
+
+    def _work(self) -> None:
+        while self._wait():
+            self._step()
+            self._cpu = time.thread_time()
+
+    def _wait(self) -> bool:
+        """Wait until something is to be sent; False: it is time to end."""
+        with self._changed:
+            while True:
+                now = self._clock()
+                has_any = bool(self._held) or len(self.spool) > 0
+                if self._closing:
+                    return has_any and not self._failed and now < self._ends
+                due = self._beat_due
+                if has_any:
+                    due = min(due, self._not_before)
+                due = max(due, self._not_before)
+                if due <= now:
+                    return True
+                self._changed.wait(min(due - now, 3600.0))
+
+    def _step(self) -> None:
+        """Make one attempt."""
+        now = self._clock()
+        if now >= self._beat_due and not self._closing:
+            pace = self._pace.heartbeat
+            self._beat_due = now + pace * self._chance.uniform(0.9, 1.1)
+            found = self._beats(self.numbers())
+            with self._changed:
+                self._hold(found)
+        files, batch = self._next()
+        with self._changed:
+            beats = list(self._held.values())
+        if beats:
+            batch = merged([batch, make(beats)])
+        if not batch.rows:
+            self.spool.remove(files)  # of a later version, which has other tables
+            if not files and len(self.spool):
+                self._not_sent(ShipError(f"the spool {self.spool.folder} cannot be read"))
+            return
+        new = self._stacks.without(batch)
+        try:
+            done = deliver(self.destination, new)
+        except ShipError as error:
+            self._not_sent(error)
+            return
+        except Exception as error:
+            self._not_sent(ShipError(f"internal error: {type(error).__name__}: {error}"))
+            return
+        with self._changed:
+            for key, row in list(self._held.items()):
+                if row in beats:
+                    del self._held[key]
+        self._sent += batch.rows - done.refused
+        if not done.refused:
+            self._stacks.add(new)
+        else:
+            why = f"{self.destination.shown} refused them: {done.why}"
+            self.spool.lose(done.refused, why)
+        if self._failed:
+            _log.info("shipping to %s works again", self.destination.shown)
+        self._failed, self._why, self._said_at = 0, "", float("-inf")
+        self.spool.remove(files)
+
+    def _next(self) -> tuple[list[Waiting], Batch]:
+        """Return the oldest files, and their rows as one batch."""
+        files: list[Waiting] = []
+        found: list[Batch] = []
+        rows = size = 0
+        for waiting in self.spool.oldest(MERGED_FILES):
+            if files and rows + waiting.rows > MERGED_ROWS:
+                break
+            batch = self.spool.read(waiting)
+            if batch is None:
+                continue
+            new = sum(len(line) for lines in batch.lines.values() for line in lines)
+            if files and size + new > MERGED_BYTES:
+                break
+            files.append(waiting)
+            found.append(batch)
+            rows, size = rows + batch.rows, size + new
+        return files, merged(found)
+
+    def _not_sent(self, error: ShipError) -> None:
+        now, why = self._clock(), str(error)
+        self._failures += 1
+        if why != self._why and now - self._said_at >= SAID_SECONDS:
+            _log.error(
+                "shipping to %s: %s; it is tried again, and waits in the spool",
+                self.destination.shown,
+                why,
+            )
+            self._said_at = now
+        self._why = why
+        self._failed += 1
+        pause = min(self._pace.longest_retry, self._pace.retry * 2 ** min(self._failed - 1, 20))
+        pause *= self._chance.uniform(0.5, 1.0)
+        wish = min(error.after, self._pace.longest_wish)
+        if wish > 0:
+            pause = max(pause, wish * self._chance.uniform(1.0, 1.2))
+        with self._changed:
+            self._not_before = now + pause

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The process that makes rows of stored incidents: one that it fails at costs no other."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from stallscope.fleet.batch import Batch
+from stallscope.fleet.shipping import stored
+from stallscope.fleet.shipping.stored import Request, StoredRows
+from tests.unit.shipfakes import names_of
+
+__all__: list[str] = []
+
+
+def named(*pids: int) -> list[str]:
+    return [f"20261129T1010{n:02d}.000Z-mysqld-{pid}" for n, pid in enumerate(pids)]
+
+
+@pytest.fixture(autouse=True)
+def _fake(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stored, "_MODULE", "tests.unit.shipchild")
+
+
+def test_each_incident_has_an_answer(capfd: pytest.CaptureFixture[str]) -> None:
+    answers: dict[str, tuple[Batch | None, str]] = {}
+
+    def done(name: str, batch: Batch | None, why: str) -> None:
+        assert name not in answers
+        answers[name] = (batch, why)
+
+    names = named(1, 13, 2, 17, 3, 19, 23, 29, 4)
+    StoredRows(seconds=3.0).run(Request("/nowhere", names), done)
+    good = {name for name, (batch, _) in answers.items() if batch is not None}
+    assert good == {name for name in names if name.rpartition("-")[2] in ("1", "2", "3", "4")}
+    assert set(answers) == set(names)
+    for name in good:
+        batch = answers[name][0]
+        assert batch is not None
+        assert names_of(batch) == [name]
+    assert all(why for batch, why in answers.values() if batch is None)
+
+
+def test_an_end_ends_it_at_once() -> None:
+    rows = StoredRows()
+    begun = threading.Event()
+    thread = threading.Thread(
+        target=rows.run, args=(Request("/nowhere", named(1, 17, 2)), lambda *answer: begun.set())
+    )
+    thread.start()
+    assert begun.wait(60)
+    since = time.monotonic()
+    rows.close()
+    thread.join(60)
+    assert not thread.is_alive()
+    assert time.monotonic() - since < 30
