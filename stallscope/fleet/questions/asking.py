@@ -3,51 +3,55 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
+from stallscope.base.errors import UsageError
 from stallscope.fleet.destination import Engine
+from stallscope.fleet.questions import (
+    blockers,
+    detection,
+    hosts,
+    locks,
+    lost,
+    new,
+    now,
+    rate,
+    regressions,
+    signatures,
+    silent,
+    unknown,
+    versions,
+)
+from stallscope.fleet.questions.asked import Answer, Asked, Question
+from stallscope.fleet.questions.clocks import wrong_clocks
 
 __all__ = ["QUESTIONS", "Answer", "Asked", "Question", "ask"]
 
-
-class Asked(msgspec.Struct, frozen=True):
-    """What a question is about."""
-
-    since_ms: int
-    until_ms: int
-    """Now, unless somebody looks back."""
-    minutes: float = 10.0
-    """``silent``: agents that were not seen for so long. ``signatures``: the window."""
-    version: str = ""
-    """``versions``: that version; ``regressions``: the new one."""
-    against: str = ""
-    """``regressions``: the old one."""
-    limit: int = 100
-
-
-class Question(msgspec.Struct, frozen=True):
-    """A named question."""
-
-    name: str
-    about: str
-    """One line for ``--help``."""
-    columns: tuple[str, ...]
-    """Of the answer's rows, in the order in which they are shown."""
-
-
-class Answer(msgspec.Struct, frozen=True):
-    """An answer. ``notes``: what was left out."""
-
-    question: str
-    rows: list[dict[str, Any]]
-    notes: tuple[str, ...] = ()
-
-
-QUESTIONS: dict[str, Question] = {}
+QUESTIONS: dict[str, Question] = {
+    module.QUESTION.name: module.QUESTION
+    for module in (
+        now,
+        signatures,
+        versions,
+        blockers,
+        rate,
+        new,
+        detection,
+        lost,
+        silent,
+        regressions,
+        locks,
+        unknown,
+        hosts,
+    )
+}
 
 
 def ask(engine: Engine, name: str, asked: Asked) -> Answer:
-    """Return the answer: the same from every engine. Raises: EngineError."""
-    raise NotImplementedError
+    """Return the answer: the same from every engine. Raises: EngineError, UsageError."""
+    question = QUESTIONS.get(name)
+    if question is None:
+        raise UsageError(f"no question is called {name!r}: ask one of {', '.join(QUESTIONS)}")
+    engine.restrict(max(0, asked.since_ms - question.back_ms), asked.until_ms)
+    answer = question.answer(engine, asked)
+    return msgspec.structs.replace(answer, notes=(*answer.notes, *wrong_clocks(engine, asked)))
