@@ -29,6 +29,7 @@ COMMANDS = {
     "report": "write captures, an incident or a comparison as one HTML file",
     "diff": "show what changed between two captures or two sets of captures",
     "incidents": "list the incidents in the store, with their verdicts",
+    "fleet": "show the stalls of all servers in one place, and send incidents there",
     "export": "convert captures and incidents to formats of other tools",
     "status": "explain a server's status variables and flag abnormal values",
     "storage": "show what durability costs, where the bytes go, and what the cache holds",
@@ -56,6 +57,8 @@ _WRONG = re.compile(
     r"argument COMMAND: invalid choice: '(?P<choice>[^']{1,60})'"
     r"|^unrecognized arguments: (?P<option>--[^ ]{1,60})"
 )
+_ACCOUNT = re.compile(r"(?<=://)\S*[:%]\S*@")
+"""User and password in an address: an error is no place for them."""
 _EXAMPLES = """\
 usage: stallscope COMMAND [OPTION]...
 
@@ -76,11 +79,13 @@ exit codes:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
+        message = _ACCOUNT.sub("***@", message)
         wrong = _WRONG.search(message)
         if wrong is not None and wrong.group("choice"):
             message = f"no command {wrong.group('choice')!r}"
         meant = "" if wrong is None else self._meant(wrong)
-        raise UsageError(f"{message}{meant}; see `{self.prog} --help`")
+        # Without its cause, whose text has what is masked here.
+        raise UsageError(f"{message}{meant}; see `{self.prog} --help`") from None
 
     def _meant(self, wrong: re.Match[str]) -> str:
         """Return the command or option that was probably meant, as a question."""
@@ -167,6 +172,10 @@ def command_module(name: str) -> Command:
             from stallscope.commands import incidents
 
             return incidents
+        case "fleet":
+            from stallscope.commands import fleet
+
+            return fleet
         case "export":
             from stallscope.commands import export
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from stallscope.reporters.html.page import Builder
     from stallscope.store import StoredIncident
 
-__all__ = ["EPILOG", "add_arguments", "run"]
+__all__ = ["EPILOG", "add_arguments", "incident_page", "run"]
 
 EPILOG = """\
 examples:
@@ -138,6 +138,20 @@ def _write_memory(report: MemoryReport, bundle: Assets, args: argparse.Namespace
         print(one_line(memory.headline(report), 2000))
         print(f"{one_line(str(args.output))}: {len(page) / 1e6:.1f} MB")
     return done
+
+
+def incident_page(
+    stored: StoredIncident, signatures: catalog.Catalog, bundle: Assets
+) -> tuple[bytes, bool]:
+    """Return the page of an incident, and whether all of it could be read.
+
+    Raises: StallscopeError where none of its captures can.
+    """
+    from stallscope.reporters.html.page import Builder
+
+    builder = Builder()
+    whole = _add_incident(builder, stored, signatures)
+    return builder.render(bundle), whole
 
 
 def _incident(args: argparse.Namespace) -> StoredIncident | None:

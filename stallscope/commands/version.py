@@ -91,6 +91,7 @@ def schemas() -> dict[str, int]:
     from stallscope.collectors.calibration import stored
     from stallscope.collectors.doctor import features
     from stallscope.commands import doctor, pack
+    from stallscope.fleet import tables
     from stallscope.model import capture, incident, sessionsfile, waitlines
     from stallscope.model import storage as probestorage
     from stallscope.model import storagecache as probecache
@@ -119,6 +120,7 @@ def schemas() -> dict[str, int]:
         *(sessionsfile.SCHEMA, status.SCHEMA, storeclock.SCHEMA, stored.SCHEMA, threads.SCHEMA),
         *(probecache.SCHEMA, storagecache.SCHEMA, waitlines.SCHEMA, poke.SCHEMA),
         *(probestorage.SCHEMA, storagesync.SCHEMA, writes.SCHEMA, storagewritesdiff.SCHEMA),
+        tables.SCHEMA,
     )
     parts = (schema.removeprefix("stallscope.").partition("/") for schema in every)
     return dict(sorted((name, int(number)) for name, _, number in parts))

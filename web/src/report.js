@@ -5,6 +5,7 @@ import "uplot/dist/uPlot.min.css";
 
 import { Data } from "./data.js";
 import { Flame } from "./flame.js";
+import { startFleet } from "./fleet.js";
 import { Graph } from "./graph.js";
 import { startMemory } from "./memory.js";
 import { startNav } from "./nav.js";
@@ -86,5 +87,6 @@ function startCaptures() {
 }
 
 if (data.kind === "memory") startMemory(data, link);
+else if (data.kind === "fleet") startFleet(data);
 else startCaptures();
 document.documentElement.dataset.ready = "yes";
