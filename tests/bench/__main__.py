@@ -27,9 +27,11 @@ from tests.bench import (
     endurance,
     experiments,
     fit,
+    fleet,
     inproc,
     introspection,
     lighthouse,
+    likeness,
     memory,
     overhead,
     pause,
@@ -43,6 +45,7 @@ from tests.bench import (
     top,
     verdict,
 )
+from tests.bench.fleet_options import sized
 from tests.bench.load import SERVERS
 from tests.bench.stats import BenchError, Section, render
 from tests.support.servers import ChildEnded, Late, Unavailable
@@ -79,6 +82,10 @@ accuracy verdicts on dumps with known causes, whose sources the confidence was n
 corpus   makes the dumps of tests/data/corpus that are not there yet: healthy, stalls;
          healthy-SERVER, or the name of a stall (scripts/stall --help)
 fit      fit the confidence to all dumps with known causes, and write it (no root)
+fleet    simulated hosts and their engines (no root): minute, 3,000 agents while a shard and some
+         agents are killed; history, a million incidents at once; questions about them; agent, what
+         shipping costs a host; growth, from 10 to 10,000 hosts; --hosts and --incidents make them
+         smaller; results go to build/fleet-bench, and --page prints the latest
 top      what `stallscope top` costs: cpu
 analyze  how fast gdb's text is read, and in how much memory: speed, memory (no root)
 verdict  whether one burst names a live stall, and is silent without one: stalls, healthy, cost,
@@ -93,6 +100,8 @@ experiments
 report   how long the HTML report takes to write and to open in Chromium, and its size (no root)
 lighthouse
          what Lighthouse says of the report's accessibility: a score of 100 (no root)
+likeness whether unknown stalls are grouped by what they are: dumps without their signatures; own,
+         public (no root)
 storage-sync
          whether `storage sync` predicts commits a second at each durability setting, from a
          measurement at one of them: mysql55, mariadb, mysql97; --clients, --delay, --from
@@ -130,9 +139,11 @@ BENCHES: dict[str, Callable[..., Iterator[Section]]] = {
     "cli": cli.sections,
     "corpus": corpus.sections,
     "fit": fit.sections,
+    "fleet": fleet.sections,
     "inproc": inproc.sections,
     "introspection": introspection.sections,
     "lighthouse": lighthouse.sections,
+    "likeness": likeness.sections,
     "memory": memory.sections,
     "overhead": overhead.sections,
     "probes": probes.sections,
@@ -143,7 +154,8 @@ BENCHES: dict[str, Callable[..., Iterator[Section]]] = {
     "top": top.sections,
     "verdict": verdict.sections,
 }
-ROOTLESS = {"accuracy", "analyze", "cli", "fit", "lighthouse", "report"}
+ROOTLESS = {"accuracy", "analyze", "cli", "fit", "fleet", "lighthouse", "likeness", "report"}
+EXPERIMENTS = Path("build/experiments")
 ANY_SERVER = {"inproc", "probes"}
 LENGTHS = {
     "inproc": inproc.SOAK_MINUTES,
@@ -238,12 +250,16 @@ def arguments() -> argparse.Namespace:
         "--results",
         type=Path,
         metavar="DIR",
-        default=Path("build/experiments"),
-        help="where results are kept, one file each (build/experiments)",
+        help="where results are kept, one file each (build/experiments; fleet: build/fleet-bench)",
     )
     of_experiments.add_argument(
-        "--page", action="store_true", help="measure nothing: write docs/experiments.md from them"
+        "--page",
+        action="store_true",
+        help="measure nothing: write docs/experiments.md from them; fleet: print its tables",
     )
+    of_fleet = parser.add_argument_group("fleet")
+    of_fleet.add_argument("--hosts", type=count, metavar="N", help="of each part, at most")
+    of_fleet.add_argument("--incidents", type=count, metavar="N", help="of history and questions")
     options = parser.parse_args()
     if options.bench not in ANY_SERVER and options.server not in SERVERS:
         parser.error(f"{options.bench} cannot be measured on {options.server}")
@@ -267,8 +283,18 @@ def measure(options: argparse.Namespace) -> list[Section]:
         given = overhead.Options(options.seed, options.rounds, options.stalls, options.svg)
         measured = functools.partial(measured, options=given)
     if options.bench == "experiments":
-        places = experiments.Places(options.results, options.page)
+        places = experiments.Places(options.results or EXPERIMENTS, options.page)
         measured = functools.partial(measured, places=places)
+    if options.bench == "fleet":
+        sizes = sized(
+            quick=options.quick,
+            hosts=options.hosts,
+            incidents=options.incidents,
+            seed=options.seed,
+            results=options.results,
+            page=options.page,
+        )
+        measured = functools.partial(measured, options=sizes)
     if options.bench == "agent":
         measured = functools.partial(measured, faults=options.faults)
     if options.bench == "verdict":

@@ -38,7 +38,7 @@ def invocations(line: str, program: str) -> Iterator[list[str]]:
     # Many spaces separate an example from its explanation.
     line = re.split(r"\s{3,}", line)[0]
     # What a substitution prints is one word; so is a here-document's name.
-    line = re.sub(r"\$\([^)]*\)", "4711", line)
+    line = re.sub(r"\$\([^)]*\)", "4711", line).replace("$PWD", "/tmp")
     lexer = shlex.shlex(line, posix=True, punctuation_chars="|&;<>")
     lexer.whitespace_split = True
     words = list(lexer)

@@ -37,6 +37,11 @@ def options_of(name: str) -> list[list[str]]:
     if part:
         (parts,) = (each for each in actions if isinstance(each, argparse._SubParsersAction))
         actions = parts.choices[part]._actions
+    elif f"{whole}-" not in " ".join(NAMES):  # its parts have no pages of their own
+        for each in actions:
+            if isinstance(each, argparse._SubParsersAction):
+                parsers = each.choices.values()
+                actions = [*actions, *(one for parser in parsers for one in parser._actions)]
     words = [list(action.option_strings) for action in actions]
     return [spellings for spellings in words if spellings and not EVERYWHERE & set(spellings)]
 

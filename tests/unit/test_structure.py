@@ -41,7 +41,7 @@ PURE = (
 OF_EXTRAS = {
     "textual": ("stallscope.screens.",),
     "jinja2": ("stallscope.reporters.html.page", "stallscope.notify.destinations.webhook"),
-    "duckdb": ("stallscope.reporters.export.parquet",),
+    "duckdb": ("stallscope.reporters.export.parquet", "stallscope.fleet.engines.duckdb"),
     "apprise": ("stallscope.notify.destinations.apprise",),
     "nacl": (),  # PyMySQL imports it
     "psycopg": ("stallscope.collectors.sql.postgres_child",),
