@@ -214,7 +214,7 @@ class _Bench:
             times += fleet_questions.timed(place, name, self._fleet, self._options.runs)
         yield fleet_questions.questions_section([*times, *self._before], self._options)
         if self._steps:
-            whole = [one for one in times if one.engine.startswith("ClickHouse")]
+            whole = [one for one in times if one.engine == NAMES["ClickHouse"]]
             steps = [*self._steps, (self._options.incidents, whole)]
             yield fleet_questions.by_rows_section(steps)
 

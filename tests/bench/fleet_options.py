@@ -50,7 +50,7 @@ def sized(
     page: bool = False,
 ) -> Options:
     """Return the sizes that somebody asks for."""
-    base = Options(page=page, seed=seed or 1, results=results or RESULTS)
+    base = Options(page=page, seed=seed or 1, results=(results or RESULTS).absolute())
     if quick:
         base = msgspec.structs.replace(
             base,
