@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/fleet-schema.md has the tables and columns of stallscope/fleet/tables.py."""
+"""docs/fleet-schema.md has the tables and columns of stallscope/fleet/tables.py; the cluster of
+fleet-clickhouse.md is complete."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -71,3 +73,20 @@ def test_columns_of_a_part(name: str) -> None:
 )
 def test_figures(claim: str) -> None:
     assert claim in DOCS
+
+
+def test_the_cluster_of_the_page_is_complete() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "fleet-clickhouse.md").read_text()
+    text = page.split("    ```xml\n")[1].split("    ```")[0]
+    root = ElementTree.fromstring(text)
+    replicas = [
+        [replica.findtext("host") for replica in shard.findall("replica")]
+        for shard in root.findall("remote_servers/fleet/shard")
+    ]
+    assert replicas == [["node1", "node2"], ["node3", "node4"]]
+    kinds = root.findall("remote_servers/fleet/shard/internal_replication")
+    assert [one.text for one in kinds] == ["true", "true"]
+    assert root.findtext("macros/shard") == "s0"
+    assert root.findtext("macros/replica") == "r0"
+    assert root.findtext("zookeeper/node/host")
+    assert root.findtext("distributed_ddl/path")
