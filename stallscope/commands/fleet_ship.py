@@ -98,6 +98,8 @@ def send(
 def _print(shipped: Shipped) -> None:
     what = "1 incident is" if shipped.sent == 1 else f"{shipped.sent} incidents are"
     print(f"{one_line(shipped.engine)}: {what} there, {shipped.rows} rows")
+    for note in shipped.notes:
+        print(f"stallscope: {one_line(note)}", file=sys.stderr)
     for failures, why in ((shipped.failed, "not sent"), (shipped.left_out, "cannot be read")):
         for failure in failures[:_NAMED]:
             text = f"{failure.incident}: {why}: {failure.why}"

@@ -39,6 +39,10 @@ class Destination(Protocol):
     def skew_ms(self) -> float | None:
         """How far the engine's clock is ahead of this host's, at the latest answer."""
 
+    @property
+    def notes(self) -> Sequence[str]:
+        """What it does not store of the rows that it takes: columns that its tables lack."""
+
     def send(self, batch: Batch) -> None:
         """Store all rows before this returns; the same batch again changes nothing.
 

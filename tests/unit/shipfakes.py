@@ -22,6 +22,7 @@ class FakeDestination:
     def __init__(self, shown: str = "file:///fake") -> None:
         self._shown = shown
         self.skew_ms: float | None = 12.5
+        self.notes: tuple[str, ...] = ()
         self.batches: list[Batch] = []
         self.asked = 0
         self.fault: Callable[[Batch], None] | None = None

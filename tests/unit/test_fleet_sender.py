@@ -126,6 +126,32 @@ def test_a_failure_is_tried_again_and_said_once(
     assert "works again" in said[1]
 
 
+def test_what_an_engine_does_not_store_is_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    destination = FakeDestination()
+    destination.notes = ("table incidents lacks shape: not stored",)
+    with sending_to(destination, tmp_path) as sender:
+        sender.start()
+        for name in ("a", "b"):
+            put(sender, name)
+            wait_until(lambda: sender.numbers().waiting == 0, "it is sent")
+    assert [m for m in caplog.messages if "lacks" in m] == [
+        "shipping: table incidents lacks shape: not stored"
+    ]
+
+
+def test_a_stack_that_the_engine_has_is_not_sent_again(tmp_path: Path) -> None:
+    destination = FakeDestination()
+    with sending_to(destination, tmp_path) as sender:
+        sender.start()
+        for names in (("a", "b"), ("b", "c"), ("c",)):
+            put(sender, *names)
+            wait_until(lambda: sender.numbers().waiting == 0, "it is sent")
+        assert sender.numbers().sent == 5, "what is there counts"
+    assert sent(destination) == ["a", "b", "c"]
+
+
 def test_the_wish_of_an_engine_is_honoured_and_bounded(tmp_path: Path) -> None:
     now = [1000.0]
     pace = msgspec.structs.replace(SOON, longest_wish=50.0)

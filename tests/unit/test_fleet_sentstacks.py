@@ -30,7 +30,7 @@ def test_a_stack_is_sent_once_a_day() -> None:
     assert hashes(sent.without(make([row("a", "2026-11-30")]))) == ["a"]
 
 
-def test_each_day_begins_anew_and_old_days_are_sent() -> None:
+def test_each_day_begins_again_and_old_days_are_sent() -> None:
     sent = SentStacks()
     sent.add(make([row("a")]))
     sent.add(make([row("b", "2026-11-30")]))

@@ -72,14 +72,13 @@ _day = msgspec.json.Decoder(_Day)
 
 
 class ClickHouseDestination:
-    """destination.Destination. ``notes``: columns that the tables lack, so that nothing of them is
-    stored."""
+    """destination.Destination."""
 
     def __init__(self, address: Address, *, ca_file: str = "") -> None:
         self._client = Client(address, ca_file=ca_file)
         self._looked = False
         self._columns: dict[str, tuple[str, ...]] = {}
-        self.notes: tuple[str, ...] = ()
+        self._lacking: tuple[str, ...] = ()
 
     @property
     def shown(self) -> str:
@@ -91,11 +90,16 @@ class ClickHouseDestination:
         """Return how far the clock of the node that answered last is ahead, to half a second."""
         return self._client.skew_ms
 
+    @property
+    def notes(self) -> Sequence[str]:
+        """Return which columns the tables lack."""
+        return self._lacking
+
     def send(self, batch: Batch) -> None:
         """Store all rows before this returns. Raises: ShipError."""
         try:
             # While something is missing, it may be repaired at any moment.
-            if not self._looked or self.notes:
+            if not self._looked or self._lacking:
                 self._look()
             try:
                 self._insert_all(batch)
@@ -145,7 +149,7 @@ class ClickHouseDestination:
         self._columns = {
             table.name: clickhouseschema.known(found, table) for table in TABLES.values()
         }
-        self.notes = tuple(
+        self._lacking = tuple(
             f"table {table.name} of {self.shown} lacks {', '.join(missing)}: not stored; run"
             " stallscope fleet init"
             for table in TABLES.values()

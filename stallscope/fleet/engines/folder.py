@@ -53,6 +53,11 @@ class FolderDestination:
         """A folder has no clock."""
         return None
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Return nothing: files have all columns."""
+        return ()
+
     def send(self, batch: Batch) -> None:
         """Write what is not there yet. Raises: ShipError."""
         for path, plain in self._files(batch):

@@ -106,6 +106,7 @@ class Sender:
         self._failures = self._sent = 0
         self._why = ""
         self._said_at = float("-inf")
+        self._noted: tuple[str, ...] = ()
         self._cpu = 0.0
         self._thread: threading.Thread | None = None
 
@@ -231,6 +232,11 @@ class Sender:
         else:
             why = f"{self.destination.shown} refused them: {done.why}"
             self.spool.lose(done.refused, why)
+        notes = tuple(self.destination.notes)
+        if notes != self._noted:
+            self._noted = notes
+            for note in notes:
+                _log.warning("shipping: %s", note)
         if self._failed:
             _log.info("shipping to %s works again", self.destination.shown)
         self._failed, self._why, self._said_at = 0, "", float("-inf")

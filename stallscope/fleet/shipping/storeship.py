@@ -55,6 +55,8 @@ class Shipped(msgspec.Struct):
     """The engine does not take them, or is not reached any more."""
     left_out: list[Failure] = []
     """They cannot be read."""
+    notes: tuple[str, ...] = ()
+    """What the engine does not store of them."""
 
     @property
     def clean(self) -> bool:
@@ -148,6 +150,8 @@ def ship(
         if progress is not None:
             progress(number, len(names))
     _send(routes, group)
+    for route in routes:
+        route.result.notes = tuple(route.destination.notes)
     return [route.result for route in routes]
 
 
