@@ -113,7 +113,7 @@ def _now(rows: Sequence[dict[str, Any]]) -> str:
     still = {text_of(row.get("host")) for row in rows if row.get("state") == "open"}
     ended = {text_of(row.get("host")) for row in rows} - still
     now = f"{len(still) or 'No'} {'hosts stall' if len(still) > 1 else 'host stalls'} now"
-    return f"{now}; {len(ended)} did until 2 minutes ago." if ended else f"{now}."
+    return f"{now}; {len(ended)} did in the last 2 minutes." if ended else f"{now}."
 
 
 def _regressions(rows: Sequence[dict[str, Any]]) -> str:

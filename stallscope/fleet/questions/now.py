@@ -138,7 +138,7 @@ def _shown(row: dict[str, Any], asked: Asked, seen: dict[_Process, int]) -> dict
 
 QUESTION = Question(
     "now",
-    "Who stalls now, or did until two minutes ago.",
+    "Who stalls now, or did in the last two minutes.",
     (
         *("host", "state", "lasted_s", "signature", "threads", "share", "blocker", "statement"),
         *("lock_name", "title", "program", "pid", "server", "version", "start_ms", "end_ms"),
