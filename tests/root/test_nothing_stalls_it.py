@@ -320,7 +320,7 @@ def assert_a_verdict_in_time(group: Cgroup, target: Target, share: float = 1.0) 
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "shot.jsonl"
         options = ("--json", "--no-sql", "--output", str(file), "-p", str(target.pid))
-        done = run(*group.wrapper, *CLI, "snap", *options)
+        done = run(*group.wrapper, *CLI, "snap", *options, seconds=DEADLINE / share)
         seconds, cpu = time.monotonic() - begun, cpu_of_children() - used
         assert done.returncode in (Exit.DONE, Exit.STALL), done.stderr
         capture = capturefile.read(file)
