@@ -156,6 +156,8 @@ def _stored(table: Table, layout: Layout) -> str:
     key = ", ".join(table.key)
     found.append(f"ORDER BY ({key})" if len(table.key) > 1 else f"ORDER BY {key}")
     settings = ["index_granularity = 8192"]
+    if table is STACKS:  # its parts are a few small files, and one insert of each agent makes one
+        settings += ("parts_to_delay_insert = 3000", "parts_to_throw_insert = 6000")
     if layout.version >= _TTL_SINCE:
         found.append(f"TTL day + INTERVAL {layout.days.get(table.name, table.days)} DAY")
         if layout.version >= _WHOLE_PARTS_SINCE and table is not STACKS:

@@ -18,10 +18,10 @@ import msgspec
 from stallscope.base.threads import keep_running
 from stallscope.fleet.batch import Batch, make
 from stallscope.fleet.destination import Destination, ShipError
-from stallscope.fleet.shipping.delivering import deliver, merged
+from stallscope.fleet.shipping.delivering import Delivered, deliver, merged
 from stallscope.fleet.shipping.sentstacks import SentStacks
 from stallscope.fleet.shipping.spool import Spool, Waiting
-from stallscope.fleet.tables import AgentRow
+from stallscope.fleet.tables import STACKS, AgentRow
 
 __all__ = ["Numbers", "Pace", "Sender"]
 
@@ -215,7 +215,7 @@ class Sender:
             return
         new = self._stacks.without(batch)
         try:
-            done = deliver(self.destination, new)
+            done = self._deliver(new)
         except ShipError as error:
             self._not_sent(error)
             return
@@ -227,9 +227,7 @@ class Sender:
                 if row in beats:
                     del self._held[key]
         self._sent += batch.rows - done.refused
-        if not done.refused:
-            self._stacks.add(new)
-        else:
+        if done.refused:
             why = f"{self.destination.shown} refused them: {done.why}"
             self.spool.lose(done.refused, why)
         notes = tuple(self.destination.notes)
@@ -241,6 +239,23 @@ class Sender:
             _log.info("shipping to %s works again", self.destination.shown)
         self._failed, self._why, self._said_at = 0, "", float("-inf")
         self.spool.remove(files)
+
+    def _deliver(self, batch: Batch) -> Delivered:
+        """Send the stacks, and then what refers to them: if that fails, the engine has the stacks,
+        and the next attempt is smaller. Raises: ShipError."""
+        stacks = {name: lines for name, lines in batch.lines.items() if name == STACKS.name}
+        done = Delivered(0)
+        if stacks:
+            done = deliver(self.destination, Batch(stacks))
+            if not done.refused:
+                self._stacks.add(batch)
+        rest = Batch({name: of for name, of in batch.lines.items() if name not in stacks})
+        if not rest.rows:
+            return done
+        other = deliver(self.destination, rest)
+        return Delivered(
+            done.sent + other.sent, done.refused + other.refused, other.why or done.why
+        )
 
     def _next(self) -> tuple[list[Waiting], Batch]:
         """Return the oldest files, and their rows as one batch."""
