@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
+from pathlib import Path
 
-__all__ = ["lower_priority", "raise_priority", "set_priority"]
+__all__ = ["be_expendable", "lower_priority", "raise_priority", "set_priority"]
 
 _RAISED = -10
 """A stall can have hundreds of runnable threads. The probe itself uses -20."""
@@ -21,6 +23,17 @@ def raise_priority() -> None:
     """Raise the priority of this thread and of those that it starts, where that is allowed."""
     with contextlib.suppress(PermissionError):
         set_priority(min(_RAISED, os.getpriority(os.PRIO_PROCESS, 0)))
+
+
+def be_expendable(nice: int, memory: int) -> None:
+    """Lower the priority of this process, which the agent can do without: with at most so many
+    bytes of memory, and killed first when the host has none left."""
+    with contextlib.suppress(PermissionError):
+        set_priority(nice)
+    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("900")
 
 
 def lower_priority(pid: int, nice: int = 0) -> None:

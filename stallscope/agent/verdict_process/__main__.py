@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import resource
 import sys
 from pathlib import Path
@@ -14,7 +13,7 @@ from stallscope.agent.verdict_process import Together, VerdictAnswer, VerdictReq
 from stallscope.agent.verdict_process.naming import name_capture, name_together
 from stallscope.analyzers import catalog
 from stallscope.base.errors import StallscopeError
-from stallscope.base.priority import set_priority
+from stallscope.base.priority import be_expendable
 from stallscope.base.text import one_line
 
 __all__ = ["main"]
@@ -51,12 +50,8 @@ def _say(answer: VerdictAnswer | Together) -> None:
 
 def _lower_priority() -> None:
     """Get less CPU time than the server, and be killed first when memory runs out."""
-    set_priority(NICE)
+    be_expendable(NICE, MAX_MEMORY)
     resource.setrlimit(resource.RLIMIT_CPU, (MAX_CPU_SECONDS, MAX_CPU_SECONDS))
-    resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY, MAX_MEMORY))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    with contextlib.suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text("900")
 
 
 if __name__ == "__main__":

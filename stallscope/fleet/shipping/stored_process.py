@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import resource
 import sys
 from pathlib import Path
 
@@ -18,7 +17,7 @@ import msgspec
 
 from stallscope.analyzers import catalog
 from stallscope.base.errors import StallscopeError
-from stallscope.base.priority import set_priority
+from stallscope.base.priority import be_expendable
 from stallscope.base.text import one_line
 from stallscope.fleet import batch
 from stallscope.fleet.shipping.stored import Request
@@ -60,12 +59,7 @@ def main() -> int:
 
 def _lower_priority() -> None:
     """Get less CPU time than all others, and be killed first when memory runs out."""
-    with contextlib.suppress(PermissionError):
-        set_priority(NICE)
-    resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY, MAX_MEMORY))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    with contextlib.suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text("900")
+    be_expendable(NICE, MAX_MEMORY)
     with contextlib.suppress(OSError):
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 
