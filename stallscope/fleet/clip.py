@@ -9,10 +9,10 @@ import re
 from collections.abc import Iterable
 
 from stallscope.base.text import one_line, without_surrogates
+from stallscope.fleet.tables import MAX_MS
 from stallscope.server.statements import normalize
 
 __all__ = [
-    "MAX_MS",
     "digest",
     "integer",
     "milliseconds",
@@ -23,8 +23,6 @@ __all__ = [
     "unquoted",
 ]
 
-MAX_MS = 4_291_747_200_000
-"""The last moment that all engines can store, in the year 2105."""
 MOST_INT = 2**63 - 1
 _MOST_FLOAT = 1e18
 _MAX_STATEMENT = 1000

@@ -22,6 +22,7 @@ import msgspec
 __all__ = [
     "AGENTS",
     "INCIDENTS",
+    "MAX_MS",
     "PARTS",
     "SCHEMA",
     "STACKS",
@@ -45,6 +46,8 @@ __all__ = [
 ]
 
 SCHEMA = "stallscope.fleet/1"
+MAX_MS = 4_291_747_200_000
+"""The last moment that all engines can store, in the year 2105; the first one is 0, in 1970."""
 VERSION = 1
 """Of the tables: a migration raises it (fleet/engines/migrations.py)."""
 
@@ -321,11 +324,8 @@ PARTS = {
 
 
 def day_of(time_ms: int) -> str:
-    """Return the day of a time, in UTC. The least and most that all engines can store are 1970 and
-    2105."""
-    moment = datetime.datetime.fromtimestamp(
-        min(max(0, time_ms), 4_291_747_200_000) / 1000, datetime.UTC
-    )
+    """Return the day of a time, in UTC, within what all engines can store."""
+    moment = datetime.datetime.fromtimestamp(min(max(0, time_ms), MAX_MS) / 1000, datetime.UTC)
     return moment.date().isoformat()
 
 

@@ -8,7 +8,7 @@ import msgspec
 from stallscope.fleet.destination import Engine
 from stallscope.fleet.questions.asked import Answer, Asked, Question
 from stallscope.fleet.questions.groups import groups
-from stallscope.fleet.questions.sqltext import LASTED, MOST_ROWS, during, select
+from stallscope.fleet.questions.sqltext import COUNTED, MOST_ROWS, during, select
 from stallscope.fleet.questions.values import seconds, text, texts, whole
 from stallscope.fleet.questions.watched import watched
 
@@ -24,11 +24,7 @@ def _answer(engine: Engine, asked: Asked) -> Answer:
     made = groups(engine, before, asked.until_ms)
     shown = (
         f"{made.kind(dialect)} AS kind",
-        "count(*) AS incidents",
-        "count(DISTINCT host) AS hosts",
-        "min(start_ms) AS first_ms",
-        "max(start_ms) AS last_ms",
-        f"sum({LASTED}) AS stalled_ms",
+        *COUNTED,
         f"{dialect.distinct('version')} AS all_versions",
         "max(title) AS a_title",
     )

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from stallscope.fleet.destination import Engine
-from stallscope.fleet.tables import day_of
+from stallscope.fleet.questions.sqltext import among, during
 
 __all__ = ["HOSTS", "LISTED", "SIMULATED", "Overview", "overview", "step_of"]
 
@@ -92,17 +92,13 @@ class _Asking:
     def __init__(self, engine: Engine, since_ms: int, until_ms: int) -> None:
         self._engine = engine
         self._dialect = engine.dialect
-        text = self._dialect.text
-        self._when = (
-            f"day >= {text(day_of(since_ms))} AND day <= {text(day_of(until_ms))}"
-            f" AND start_ms >= {since_ms} AND start_ms < {until_ms}"
-        )
+        self._when = during(self._dialect, since_ms, until_ms)
         self._step = step_of(since_ms, until_ms)
 
     def _of(self, columns: Sequence[str], column: str = "", values: Sequence[str] = ()) -> str:
         where = self._when
         if column:
-            where += f" AND {column} IN ({', '.join(map(self._dialect.text, values))})"
+            where += f" AND {among(self._dialect, column, values)}"
         return self._dialect.table("incidents", columns, where)
 
     def totals(self) -> dict[str, Any]:

@@ -9,7 +9,16 @@ from collections.abc import Iterable, Sequence
 from stallscope.fleet.dialect import Dialect
 from stallscope.fleet.tables import day_of
 
-__all__ = ["LASTED", "MOST_ROWS", "VICTIM_MS", "among", "during", "select", "thousandths"]
+__all__ = [
+    "COUNTED",
+    "LASTED",
+    "MOST_ROWS",
+    "VICTIM_MS",
+    "among",
+    "during",
+    "select",
+    "thousandths",
+]
 
 MOST_ROWS = 10_000
 """Of one query: an answer has at most ``limit`` of what follows from them."""
@@ -24,6 +33,16 @@ LASTED = thousandths("seconds")
 """How long an incident lasted, in ms; null where that is not known."""
 VICTIM_MS = f"threads * {LASTED}"
 """Victims times how long it lasted, in ms."""
+
+
+COUNTED = (
+    "count(*) AS incidents",
+    "count(DISTINCT host) AS hosts",
+    "min(start_ms) AS first_ms",
+    "max(start_ms) AS last_ms",
+    f"sum({LASTED}) AS stalled_ms",
+)
+"""How many incidents a kind of stall had, and when."""
 
 
 def select(

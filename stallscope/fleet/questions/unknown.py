@@ -10,7 +10,7 @@ from stallscope.fleet.destination import Engine
 from stallscope.fleet.likeness import Group
 from stallscope.fleet.questions.asked import Answer, Asked, Question
 from stallscope.fleet.questions.groups import groups, without_name
-from stallscope.fleet.questions.sqltext import LASTED, during, select
+from stallscope.fleet.questions.sqltext import COUNTED, during, select
 from stallscope.fleet.questions.values import seconds, text, whole
 
 __all__ = ["QUESTION"]
@@ -26,14 +26,7 @@ def _answer(engine: Engine, asked: Asked) -> Answer:
     rows = []
     if known:
         where = during(dialect, asked.since_ms, asked.until_ms, without_name(dialect))
-        shown = (
-            f"{made.kind(dialect)} AS kind",
-            "count(*) AS incidents",
-            "count(DISTINCT host) AS hosts",
-            "min(start_ms) AS first_ms",
-            "max(start_ms) AS last_ms",
-            f"sum({LASTED}) AS stalled_ms",
-        )
+        shown = (f"{made.kind(dialect)} AS kind", *COUNTED)
         found = engine.rows(
             select(
                 shown,
