@@ -14,6 +14,8 @@ import msgspec
 
 from stallscope.base import secretfiles
 from stallscope.base.errors import UsageError
+from stallscope.commands import _store
+from stallscope.fleet.settings import PASSWORD, has_password
 
 if TYPE_CHECKING:
     from stallscope.fleet.address import Address
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ENVIRONMENT",
     "Place",
+    "add_access_arguments",
     "add_place_arguments",
     "add_since_arguments",
     "opened",
@@ -30,9 +33,6 @@ __all__ = [
 ]
 
 ENVIRONMENT = "STALLSCOPE_FLEET"
-PASSWORD = "STALLSCOPE_FLEET_PASSWORD"  # noqa: S105
-SINCE = "'2026-11-21 14:50', or 30min, 3h, 2d"
-_DAY_MS = 86_400_000
 _FORMS = "clickhouse+https://user@host:8443/db, clickhouse+http://… or file:///folder"
 
 
@@ -59,6 +59,11 @@ def add_place_arguments(parser: argparse.ArgumentParser, option: str, what: str)
     group.add_argument(
         "--config", type=Path, metavar="FILE", help="a configuration of the agent with [ship]"
     )
+    add_access_arguments(group)
+
+
+def add_access_arguments(group: argparse._ActionsContainer) -> None:
+    """Add the options that say how to log in to it."""
     group.add_argument(
         "--password-file",
         type=Path,
@@ -102,14 +107,12 @@ def _moment(option: str, text: str, now_ms: int) -> int:
     try:
         return max(0, times.since(text, now_ms * 10**6) // 10**6)
     except ValueError:
-        raise UsageError(f"{option} {text!r}: write a time as {SINCE}") from None
+        raise UsageError(f"{option} {text!r}: write a time as {_store.SINCE}") from None
 
 
 def places(args: argparse.Namespace, *, several: bool = False) -> list[Place]:
     """Return the engines that are meant, at least one. Raises: UsageError, whose message has no
     user and no password."""
-    from stallscope.fleet.settings import has_password
-
     given = _words(args.url)
     if any(map(has_password, given)):
         raise UsageError(

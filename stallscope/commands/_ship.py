@@ -12,13 +12,12 @@ import msgspec
 from stallscope.base.errors import UsageError
 from stallscope.collectors.triggers.settings import AgentSettings
 from stallscope.fleet import address
-from stallscope.fleet.settings import ShipSettings, check, has_password
+from stallscope.fleet.settings import PASSWORD, ShipSettings, check, has_password
 from stallscope.fleet.shipping.shipper import Shipper, Target
 from stallscope.fleet.shipping.targets import targets
 
 __all__ = ["FOLDER", "add_argument", "settings_of", "shipper", "targets_of", "url"]
 
-PASSWORD = "STALLSCOPE_FLEET_PASSWORD"  # noqa: S105
 FOLDER = "ship"
 """Of the spools, in the folder of what the store keeps of a server."""
 

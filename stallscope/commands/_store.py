@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LAST",
+    "SINCE",
     "add_dest_argument",
     "add_retention_arguments",
     "byte_count",
@@ -190,6 +191,10 @@ def byte_count(text: str) -> int:
         raise argparse.ArgumentTypeError(
             f"{text!r} is not a size such as 500 (MB), 500M or 10G"
         ) from None
+
+
+SINCE = "'2026-11-21 14:50', or 30min, 3h, 2d"
+"""How --since is written."""
 
 
 def since(text: str, forms: str) -> int:

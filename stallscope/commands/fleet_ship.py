@@ -24,7 +24,6 @@ examples:
   stallscope fleet ship --to clickhouse+https://agent@ch1:8443/stallscope --since 7d --redact
 """
 
-_SINCE = "'2026-11-21 14:50', or 30min, 3h, 2d"
 _NAMED = 5
 
 
@@ -51,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> Exit:
     """Send what was asked for."""
-    since_ns = None if args.since is None else _store.since(args.since, _SINCE)
+    since_ns = None if args.since is None else _store.since(args.since, _store.SINCE)
     places = _fleet.places(args, several=True)
     return send(_store.reading_dest(args), places, args, since_ns=since_ns)
 

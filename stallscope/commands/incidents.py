@@ -12,7 +12,7 @@ import msgspec
 
 from stallscope.base.errors import Exit, StallscopeError, UsageError
 from stallscope.base.text import clean, one_line
-from stallscope.commands import _options, _ship, _store
+from stallscope.commands import _fleet, _options, _ship, _store
 from stallscope.model.capture import Note
 from stallscope.model.incident import Verdict
 from stallscope.reporters import deadlocks, incidents, lines, progress, units
@@ -98,18 +98,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     fleet.add_argument(
         "--host", default="", metavar="NAME", help="the name of this host in the fleet"
     )
-    fleet.add_argument(
-        "--password-file",
-        type=Path,
-        metavar="FILE",
-        help="the password of the user in URL (default: $STALLSCOPE_FLEET_PASSWORD)",
-    )
-    fleet.add_argument(
-        "--ca-file",
-        type=Path,
-        metavar="FILE",
-        help="certificates (PEM) to trust instead of the system's",
-    )
+    _fleet.add_access_arguments(fleet)
     _options.add_signatures_argument(fleet)
     work = parser.add_argument_group("maintenance")
     work.add_argument(
@@ -126,15 +115,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-SINCE = "'2026-11-21 14:50', or 30min, 3h, 2d"
-"""How --since is written."""
-
-
 def run(args: argparse.Namespace) -> Exit:
     """Print the list, or one incident, or what was removed."""
     args.id = _one_id(args)
     _check(args)
-    since_ns = None if args.since is None else _store.since(args.since, SINCE)
+    since_ns = None if args.since is None else _store.since(args.since, _store.SINCE)
     dest = _store.reading_dest(args)
     if args.prune:
         return _prune(dest, args)
@@ -262,7 +247,7 @@ def _named(prefix: str, found: Listing) -> incidents.Row:
 
 
 def _send(found: Listing, since_ns: int | None, args: argparse.Namespace) -> Exit:
-    from stallscope.commands import _fleet, fleet_ship
+    from stallscope.commands import fleet_ship
 
     args.url, args.config = args.ship, None
     places = _fleet.places(args, several=True)

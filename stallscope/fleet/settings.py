@@ -13,7 +13,10 @@ from stallscope.base import quantities, secretfiles
 from stallscope.base.errors import UsageError
 from stallscope.fleet.address import Address, parse
 
-__all__ = ["ShipSettings", "addresses", "check", "has_password", "spool_bytes"]
+__all__ = ["PASSWORD", "ShipSettings", "addresses", "check", "has_password", "spool_bytes"]
+
+PASSWORD = "STALLSCOPE_FLEET_PASSWORD"  # noqa: S105
+"""The variable with the password of the user in an address of a command line."""
 
 MAX_ADDRESSES = 10
 LEAST_SPOOL = 1 << 20

@@ -20,6 +20,7 @@ from stallscope.commands import _fleet
 from stallscope.fleet.batch import make
 from stallscope.fleet.engines.folder import FolderDestination
 from stallscope.fleet.questions.asking import QUESTIONS
+from stallscope.fleet.settings import PASSWORD
 from stallscope.fleet.tables import SCHEMA
 from stallscope.main import main
 from stallscope.reporters import fleet
@@ -36,7 +37,7 @@ SINCE = ("--since", "2026-11-28T12:00:00+00:00", "--until", "2026-11-29T12:00:00
 
 @pytest.fixture(autouse=True)
 def nothing_set(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    for name in (_fleet.ENVIRONMENT, _fleet.PASSWORD):
+    for name in (_fleet.ENVIRONMENT, PASSWORD):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
@@ -169,7 +170,7 @@ def test_the_password_of_the_environment_is_not_in_the_process_list(tmp_path: Pa
                 *(sys.executable, "-P", "-m", "stallscope", "fleet", "now"),
                 *("--from", f"clickhouse+http://dba@127.0.0.1:{port}/db"),
             ],
-            env={**os.environ, "PYTHONPATH": str(ROOT), _fleet.PASSWORD: SECRET},
+            env={**os.environ, "PYTHONPATH": str(ROOT), PASSWORD: SECRET},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
@@ -204,7 +205,7 @@ def test_a_password_file_and_the_environment_are_used(
 
     url = ("--from", "clickhouse+http://dba@h/db")
     assert password(*url) == ""
-    monkeypatch.setenv(_fleet.PASSWORD, SECRET)
+    monkeypatch.setenv(PASSWORD, SECRET)
     assert password(*url) == SECRET
     file = tmp_path / "password"
     file.write_text("other\n")
@@ -218,7 +219,7 @@ def test_a_password_file_and_the_environment_are_used(
     )
     config.chmod(0o600)
     monkeypatch.delenv(_fleet.ENVIRONMENT)
-    monkeypatch.delenv(_fleet.PASSWORD)
+    monkeypatch.delenv(PASSWORD)
     assert password("--config", str(config)) == "other"
 
 

@@ -12,7 +12,14 @@ import pytest
 from stallscope.base.errors import StallscopeError, UsageError
 from stallscope.collectors.triggers.settings import AgentSettings
 from stallscope.commands import _config, _ship
-from stallscope.fleet.settings import ShipSettings, addresses, check, has_password, spool_bytes
+from stallscope.fleet.settings import (
+    PASSWORD,
+    ShipSettings,
+    addresses,
+    check,
+    has_password,
+    spool_bytes,
+)
 from stallscope.main import main, parser
 
 __all__: list[str] = []
@@ -156,7 +163,7 @@ def test_the_option_wins_over_the_address_of_the_file(
         ]
     )
     (settings,) = _config.load(args).servers
-    monkeypatch.setenv(_ship.PASSWORD, SECRET)
+    monkeypatch.setenv(PASSWORD, SECRET)
     found = _ship.settings_of(settings.options, settings.agent)
     assert spool_bytes(found) == 5 << 20
     first, second = addresses(found)
