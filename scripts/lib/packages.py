@@ -11,16 +11,22 @@ from __future__ import annotations
 import argparse
 import hashlib
 import os
+import resource
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.support.servers.cache import Unavailable, cache_folder
+from phases import PHASE, Phases, failing_line
+
+from tests.support.cache import Unavailable, cache_folder
 from tests.support.vm.roots import (
     RELEASES,
     Overlay,
@@ -28,21 +34,20 @@ from tests.support.vm.roots import (
     debootstrap,
     inside,
     once,
-    run,
+    recorded,
     trust,
 )
 
-__all__ = ["KINDS", "build", "commit", "sources"]
+__all__ = ["KINDS", "build", "commit", "git", "sources", "work"]
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 PACKAGING = CHECKOUT / "scripts/packaging"
-KINDS = ("deb", "wheel", "tar")
+KINDS = ("deb", "wheel", "tar", "image")
 OLDEST = "bookworm"
 """Of what is for other distributions, too: its Python is the oldest that stallscope takes."""
-NOT_FOR_HOSTS = ("dev", "fuzz")
-"""Extras that packages do not have."""
 NEEDS = (
     "bpftool",
+    "busybox-static",
     "build-essential",
     "clang",
     "debhelper",
@@ -59,8 +64,12 @@ NEEDS = (
     "xz-utils",
     "zlib1g-dev",
 )
+ROOT_BYTES = 3 << 30
+"""A root folder, what apt downloads for it, and one build."""
 BUILD = "/build"
 """Inside: stallscope/ are the sources, made/ is what is made."""
+BUILT_WITH = ".built-with.txt"
+SBOM = ".cdx.json"
 
 
 class Commit(NamedTuple):
@@ -72,7 +81,11 @@ class Commit(NamedTuple):
 
 def git(*words: str) -> str:
     # The checkout may belong to another user than root.
-    return run(["git", "-c", "safe.directory=*", "-C", CHECKOUT, *words]).strip()
+    argv = ["git", "-c", "safe.directory=*", "-C", str(CHECKOUT), *words]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise Unavailable(failing_line(done.stderr))
+    return done.stdout.strip()
 
 
 def commit() -> Commit:
@@ -102,7 +115,40 @@ def copy_sources(target: Path, seconds: int) -> None:
         os.utime(copy, (seconds, seconds), follow_symlinks=False)
 
 
-def build_root(release: Release) -> Path:
+@contextmanager
+def work(what: str) -> Iterator[Path]:
+    """Do a work in phases that are shown: yield the log of all its programs, and name it if one of
+    them fails. Raises Unavailable."""
+    log = cache_folder() / "packages" / f"{what.replace(' ', '-')}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_text("")
+    began, before = time.monotonic(), cpu_seconds()
+    print(f"package: {what}; all that its programs say: {log}", file=sys.stderr, flush=True)
+    try:
+        with recorded(log), Phases(log):
+            yield log
+    except Unavailable as error:
+        *_, last = log.read_text(errors="replace").split(PHASE)
+        name, _, said = last.partition("\n")
+        raise Unavailable(f"{what}: {name}: {failing_line(said or str(error))} ({log})") from None
+    took, computed = time.monotonic() - began, cpu_seconds() - before
+    print(
+        f"package: {what}: {took:.0f} s, {computed:.0f} s of CPU time", file=sys.stderr, flush=True
+    )
+
+
+def cpu_seconds() -> float:
+    """Return what programs that have ended took."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def begin(log: Path, phase: str) -> None:
+    with log.open("a") as file:
+        file.write(f"{PHASE}{phase}\n")
+
+
+def build_root(release: Release, log: Path) -> Path:
     """Return a root folder with what builds packages; it is made where it is not there."""
     tools = (PACKAGING / "tools.txt").read_text()
     recipe = hashlib.sha256("\n".join((release.suite, *NEEDS, tools)).encode()).hexdigest()
@@ -110,13 +156,18 @@ def build_root(release: Release) -> Path:
 
     def make(part: Path) -> None:
         root = part / "root"
+        begin(log, f"the smallest system of {release.suite}")
+        free = shutil.disk_usage(part).free
+        if free < ROOT_BYTES:
+            raise Unavailable(f"{part} has {free >> 20} MB left, it takes {ROOT_BYTES >> 20}")
         debootstrap(release, root)
         trust(root)
         (root / "root/tools.txt").write_text(tools)
         inside(
             root,
-            f"apt-get -q -y install {' '.join(NEEDS)} && apt-get -q clean"
-            " && python3 -m venv /opt/tools"
+            f"echo '{PHASE}compilers and Lintian'"
+            f"; apt-get -q -y install {' '.join(NEEDS)} && apt-get -q clean"
+            f" && echo '{PHASE}tools of Python' && python3 -m venv /opt/tools"
             " && /opt/tools/bin/python -m pip install -q --no-cache-dir --only-binary :all:"
             " --require-hashes -r /root/tools.txt",
             PIP_DISABLE_PIP_VERSION_CHECK="1",
@@ -129,39 +180,41 @@ def build_root(release: Release) -> Path:
 def build(kind: str, suite: str, output: Path) -> Path:
     """Build one package; return its path. Raises Unavailable where that fails."""
     release = next(release for release in RELEASES.values() if release.suite == suite)
-    base = build_root(release)
-    downloads = cache_folder() / "packages" / "pip"
-    downloads.mkdir(exist_ok=True)
     made_from = commit()
-    scratch = cache_folder() / "packages" / "scratch"
-    scratch.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=scratch, prefix=f"{kind}-") as folder:
-        root = Overlay(base, Path(folder), {"/var/cache/pip": downloads})
-        copy_sources(root.path(f"{BUILD}/stallscope"), made_from.seconds)
-        said = root.check(
-            f"umask 022; mkdir {BUILD}/made; cd {BUILD}/stallscope; scripts/packaging/build-{kind}",
-            SOURCE_DATE_EPOCH=str(made_from.seconds),
-            STALLSCOPE_COMMIT=made_from.hash,
-            SUITE=release.suite,
-            RELEASE=release.number,
-            PIP_CACHE_DIR="/var/cache/pip",
-            PIP_DISABLE_PIP_VERSION_CHECK="1",
-            PIP_ROOT_USER_ACTION="ignore",
-        )
-        print(said, end="", flush=True)
-        output.mkdir(parents=True, exist_ok=True)
-        made = sorted(root.path(f"{BUILD}/made").iterdir())
-        for file in made:
-            shutil.copyfile(file, output / file.name)
-        packages = [file.name for file in made if not file.name.endswith(".cdx.json")]
-        assert len(packages) == 1, packages
-        return output / packages[0]
+    with work(f"{kind} {suite}") as log:
+        base = build_root(release, log)
+        downloads = cache_folder() / "packages" / "pip"
+        downloads.mkdir(exist_ok=True)
+        scratch = cache_folder() / "packages" / "scratch"
+        scratch.mkdir(exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=scratch, prefix=f"{kind}-") as folder:
+            root = Overlay(base, Path(folder), {"/var/cache/pip": downloads})
+            copy_sources(root.path(f"{BUILD}/stallscope"), made_from.seconds)
+            root.check(
+                f"umask 022; mkdir {BUILD}/made; cd {BUILD}/stallscope"
+                f"; scripts/packaging/build-{kind}"
+                f"; dpkg-query -W -f '${{binary:Package}} ${{Version}}\\n' >{BUILD}/built-with",
+                SOURCE_DATE_EPOCH=str(made_from.seconds),
+                STALLSCOPE_COMMIT=made_from.hash,
+                SUITE=release.suite,
+                RELEASE=release.number,
+                PIP_CACHE_DIR="/var/cache/pip",
+                PIP_DISABLE_PIP_VERSION_CHECK="1",
+                PIP_ROOT_USER_ACTION="ignore",
+            )
+            output.mkdir(parents=True, exist_ok=True)
+            made = sorted(root.path(f"{BUILD}/made").iterdir())
+            for file in made:
+                shutil.copyfile(file, output / file.name)
+            (package,) = (file.name for file in made if not file.name.endswith(SBOM))
+            shutil.copyfile(root.path(f"{BUILD}/built-with"), output / f"{package}{BUILT_WITH}")
+    return output / package
 
 
 def lock() -> None:
     """Write the files of versions and hashes."""
     project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
-    extras = [name for name in project["optional-dependencies"] if name not in NOT_FOR_HOSTS]
+    extras = project["optional-dependencies"]
     inputs = {
         "requirements.txt": (*(f"--extra={name}" for name in extras), "pyproject.toml"),
         "tools.txt": ("scripts/packaging/tools.in",),
@@ -199,21 +252,20 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--suite", choices=[release.suite for release in RELEASES.values()])
     parser.add_argument("--output", type=Path, default=CHECKOUT / "dist")
     args = parser.parse_args(argv)
+    # What runs in a root folder ends with this, however it is ended.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     if args.kind == "lock":
         lock()
         return 0
     if args.suite and args.kind != "deb":
         parser.error(f"a {args.kind} is for all releases: no --suite")
-    if os.geteuid() != 0:
-        sys.exit("package: it takes root: debootstrap and mounts do")
-    for program in ("debootstrap", "unshare"):
-        if shutil.which(program) is None:
-            sys.exit(f"package: no {program} here: apt-get install debootstrap util-linux")
     suite = (args.suite or host_suite()) if args.kind == "deb" else OLDEST
     try:
         print(build(args.kind, suite, args.output.resolve()))
     except Unavailable as error:
         sys.exit(f"package: {error}")
+    except KeyboardInterrupt:
+        return 130
     return 0
 
 
