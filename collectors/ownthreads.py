@@ -14,6 +14,8 @@ import socket
 import struct
 import threading
 import time
+import weakref
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -110,12 +112,16 @@ class _Registry:
         self._threads: dict[int, OwnThread] = {}
         """By the descriptor that shows the end of the socket."""
         self._listeners: list[Callable[[], None]] = []
+        self.lost: deque[OwnThread] = deque()
+        """Those whose owner was collected. That may be in any thread, at any moment, also in one
+        that holds the lock: they are removed later."""
         self._ends = select.epoll()
         self._claims = False
         """Other processes are to know of the connections."""
         self._watcher: threading.Thread | None = None
 
     def add(self, thread: OwnThread, descriptor: int) -> None:
+        self.sweep()
         with self._lock:
             thread._descriptor = descriptor
             self._threads[descriptor] = thread
@@ -140,6 +146,12 @@ class _Registry:
             if thread._claim is not None:
                 thread._claim.release()
         self.changed()
+
+    def sweep(self) -> None:
+        """Remove those that are lost; not to be called with a lock held."""
+        while self.lost:
+            with contextlib.suppress(IndexError):  # another thread was faster
+                self.remove(self.lost.popleft())
 
     def all(self) -> list[OwnThread]:
         with self._lock:
@@ -188,11 +200,13 @@ def _is_over(descriptor: int) -> bool:
 _registry = _Registry()
 
 
-def opened(end: socket.socket, pid: int | None) -> OwnThread:
-    """Note a connection that has logged in; ``pid``: its server's process, where it is known."""
+def opened(owner: object, end: socket.socket, pid: int | None) -> OwnThread:
+    """Note a connection that has logged in; ``pid``: its server's process, where it is known. It
+    is over when it is closed, or when nobody has its owner any more."""
     local = end.family == socket.AF_UNIX
     thread = OwnThread(pid, peer_inode(end) if local and pid else None)
     _registry.add(thread, os.dup(end.fileno()))
+    weakref.finalize(owner, _registry.lost.append, thread)
     return thread
 
 
@@ -344,6 +358,7 @@ class Ignoring:
 
     def tick(self) -> float:
         """Search again for threads that were not found; return in how many seconds to come back."""
+        _registry.sweep()
         with self._lock:
             if not self._pids:
                 return float("inf")

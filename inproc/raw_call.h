@@ -5,6 +5,7 @@
 #define STALL_RAW_CALL_H
 
 #include <errno.h>
+#include <signal.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/syscall.h>
@@ -39,6 +40,20 @@ static inline long raw_call(long number, uint64_t a, uint64_t b, uint64_t c, uin
 #define raw_call6(number, a, b, c, d, e, f)                                                        \
 	raw_call(number, (uint64_t)(a), (uint64_t)(b), (uint64_t)(c), (uint64_t)(d),               \
 		 (uint64_t)(e), (uint64_t)(f))
+
+/* Between these two no handler runs: one that exits by siglongjmp(3), or a cancellation, would leave
+ * half done what others wait for, or what nobody does again. */
+static inline uint64_t recorder_block_signals(void)
+{
+	uint64_t all = ~0ULL, blocked = 0;
+
+	raw_call4(SYS_rt_sigprocmask, SIG_SETMASK, &all, &blocked, sizeof(all));
+	return blocked;
+}
+static inline void recorder_restore_signals(uint64_t blocked)
+{
+	raw_call4(SYS_rt_sigprocmask, SIG_SETMASK, &blocked, NULL, sizeof(blocked));
+}
 
 /* Other threads see stores before it before those after it. x86 keeps them in order, compilers do
  * not. */

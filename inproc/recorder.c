@@ -122,10 +122,14 @@ static bool has_or_takes_slot(struct recorder_ring *ring, struct recorder_thread
 {
 	if (recorder_has_slot(ring, thread))
 		return true;
-	if (!recorder_slot_take(ring, thread))
+	if (!recorder_slot_is_due(thread))
 		return false;
-	recorder_file_forget(thread); // of the thread that had the slot before
-	return true;
+	uint64_t blocked = recorder_block_signals();
+	bool is_taken = recorder_slot_take(ring, thread);
+	if (is_taken)
+		recorder_file_forget(thread); // of the thread that had the slot before
+	recorder_restore_signals(blocked);
+	return is_taken;
 }
 
 static struct recorder_ring *ring_for(struct recorder_thread *thread, enum stall_wait_kind kind)

@@ -85,8 +85,8 @@ static void fill(struct recorder_ring *ring, struct recorder_thread *thread,
 						 (uint64_t *)&cell->whole);
 }
 
-bool recorder_record(struct recorder_ring *ring, struct recorder_thread *thread,
-		     const struct recorder_event *event)
+static bool record(struct recorder_ring *ring, struct recorder_thread *thread,
+		   const struct recorder_event *event)
 {
 	recorder_maps_refresh(ring, event->now_ns);
 	uint64_t number = __atomic_fetch_add(&ring->header->head, 1, __ATOMIC_RELAXED);
@@ -109,4 +109,14 @@ bool recorder_record(struct recorder_ring *ring, struct recorder_thread *thread,
 	fill(ring, thread, cell, event);
 	__atomic_store_n(&cell->ticket, 2 * number + 2, __ATOMIC_RELEASE);
 	return true;
+}
+
+bool recorder_record(struct recorder_ring *ring, struct recorder_thread *thread,
+		     const struct recorder_event *event)
+{
+	uint64_t blocked = recorder_block_signals();
+	bool is_recorded = record(ring, thread, event);
+
+	recorder_restore_signals(blocked);
+	return is_recorded;
 }

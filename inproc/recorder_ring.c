@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "inproc/recorder_ring.h"
 
-#include <signal.h>
 #include <sys/mman.h>
 
 #include "inproc/recorder_file.h"
@@ -64,8 +63,8 @@ static bool make(struct recorder_ring *ring)
 	return false;
 }
 
-// Another thread makes the ring with some system calls, once in a process's life. Without this, a
-// wait that begins meanwhile would stay unseen to its end.
+// Another thread may be making the ring, with some system calls, once in a process's life. Without
+// this, a wait that begins meanwhile would stay unseen to its end.
 static struct recorder_ring *wait_for_ring(void)
 {
 	for (int i = 0; i < MAX_NAPS; i++) {
@@ -76,25 +75,31 @@ static struct recorder_ring *wait_for_ring(void)
 	return recorder_ring();
 }
 
-struct recorder_ring *recorder_ring_needed(void)
+static void make_once(void)
 {
 	uint32_t none = NONE;
-	struct recorder_ring *ring = recorder_ring();
 
-	if (!ring && !recorder_is_own_process())
-		return NULL;
-	if (ring || !__atomic_compare_exchange_n(&state, &none, MAKING, false, __ATOMIC_ACQUIRE,
-						 __ATOMIC_RELAXED))
-		return ring ? ring : wait_for_ring();
-	// A handler that exits by siglongjmp(), or a cancellation, would leave it half made.
-	uint64_t all = ~0ULL, blocked;
-	raw_call4(SYS_rt_sigprocmask, SIG_SETMASK, &all, &blocked, sizeof(all));
+	if (!__atomic_compare_exchange_n(&state, &none, MAKING, false, __ATOMIC_ACQUIRE,
+					 __ATOMIC_RELAXED))
+		return;
 	bool is_made = make(&the_ring);
 	if (is_made)
 		__atomic_store_n(&recorder_ready_ring, &the_ring, __ATOMIC_RELEASE);
 	__atomic_store_n(&state, is_made ? READY : FAILED, __ATOMIC_RELEASE);
-	raw_call4(SYS_rt_sigprocmask, SIG_SETMASK, &blocked, NULL, sizeof(blocked));
-	return is_made ? &the_ring : NULL;
+}
+
+struct recorder_ring *recorder_ring_needed(void)
+{
+	struct recorder_ring *ring = recorder_ring();
+
+	if (ring || !recorder_is_own_process())
+		return ring;
+	if (__atomic_load_n(&state, __ATOMIC_RELAXED) == NONE) {
+		uint64_t blocked = recorder_block_signals();
+		make_once();
+		recorder_restore_signals(blocked);
+	}
+	return wait_for_ring();
 }
 
 void recorder_ring_forget(bool in_write)

@@ -123,14 +123,16 @@ static uint32_t find_or_reclaim(struct recorder_ring *ring, int32_t tid)
 	return index < ring->layout.slot_count ? index : find(ring, tid);
 }
 
+bool recorder_slot_is_due(const struct recorder_thread *thread)
+{
+	return !thread->ended && recorder_is_own_process() &&
+	       (!thread->refused_ns || recorder_now() - thread->refused_ns >= RETRY_NS);
+}
+
 bool recorder_slot_take(struct recorder_ring *ring, struct recorder_thread *thread)
 {
 	uint64_t now = recorder_now();
 	int32_t tid = raw_call0(SYS_gettid);
-
-	if (thread->ended || !recorder_is_own_process() ||
-	    (thread->refused_ns && now - thread->refused_ns < RETRY_NS))
-		return false;
 	uint32_t index = find_or_reclaim(ring, tid);
 	// With all below it: threads take their slots at the same time, and readers read up to the last.
 	// On a full disk they would find a hole, and cannot know that the file was not cut.

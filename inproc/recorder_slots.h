@@ -57,6 +57,8 @@ static inline bool recorder_has_slot(const struct recorder_ring *ring,
 	return ring && thread->slot && thread->generation == ring->generation;
 }
 
+/* Whether a thread without one may try to take one. */
+bool recorder_slot_is_due(const struct recorder_thread *thread);
 bool recorder_slot_take(struct recorder_ring *ring, struct recorder_thread *thread);
 void recorder_slot_free(struct recorder_ring *ring, struct recorder_thread *thread);
 /* After a fork(2): no thread has a slot. `ring`: the parent's, NULL: it had none. */

@@ -132,9 +132,8 @@ class SqlSession:
 
     def __init__(self, raw: pymysql.Connection[Any], facts: ServerFacts) -> None:
         self._raw = raw
-        self.thread = ownthreads.opened(raw._sock, facts.listener_pid)  # type: ignore[attr-defined]
+        self.thread = ownthreads.opened(self, raw._sock, facts.listener_pid)  # type: ignore[attr-defined]
         """The server's thread that serves it."""
-        weakref.finalize(self, ownthreads.close, self.thread)
         self.number = next(_NUMBERS)
         """Unique among the sessions of this process."""
         self.facts = facts

@@ -315,7 +315,7 @@ class _WaitTrigger(_Watched):
     def _longest(self, line: WaitLine) -> float:
         assert self.settings.wait is not None
         kinds = kinds_of(self.settings.wait)
-        return max((k.longest_in_flight_ms for k in line.keys if k.kind in kinds), default=0.0)
+        return max((waiting.length_ms(k) for k in line.keys if k.kind in kinds), default=0.0)
 
     def _remember(self, length_ms: float) -> None:
         assert self.threshold is not None

@@ -16,6 +16,7 @@ __all__ = [
     "WAITS",
     "is_counted",
     "is_of_waits",
+    "length_ms",
     "longest",
     "matches",
     "probe_options",
@@ -60,13 +61,19 @@ def matches(settings: TriggerSettings, kind: str, length_ms: float, waiters: int
     )
 
 
+def length_ms(key: Key) -> float:
+    """Return the longest wait for a lock or file that threads still wait for.
+
+    The longest that ended since the line before counts, too: a server that waits in steps (MariaDB
+    for a metadata lock: of a second, as long as the time between two lines) would else show a long
+    one only in lines that come late within a step, and for minutes there may be none.
+    """
+    return key.longest_ms if key.in_flight else 0.0
+
+
 def longest(settings: TriggerSettings, line: WaitLine) -> Trigger | None:
-    """Return the longest wait in flight of a line that the trigger matches."""
-    found = [
-        key
-        for key in line.keys
-        if matches(settings, key.kind, key.longest_in_flight_ms, key.in_flight)
-    ]
+    """Return the longest wait of a line that the trigger matches."""
+    found = [key for key in line.keys if matches(settings, key.kind, length_ms(key), key.in_flight)]
     return max(map(_trigger, found), key=lambda t: t.length_ms or 0.0, default=None)
 
 
@@ -76,7 +83,7 @@ def _trigger(key: Key) -> Trigger:
         kind=key.kind,
         name=key.name,
         pid=key.pid or 0,
-        length_ms=key.longest_in_flight_ms,
+        length_ms=length_ms(key),
         waiters=key.in_flight,
     )
 

@@ -251,8 +251,12 @@ static bool write_sets(uint64_t effective, uint64_t permitted)
 static struct stall_error *keep(const struct stall_privileges *privileges)
 {
 	uint64_t permitted = stall_capabilities_read().permitted;
-	uint64_t kept = permitted & needed_capabilities(privileges);
+	uint64_t needed = needed_capabilities(privileges), kept = permitted & needed;
 
+	// Root of a container: without this capability the kernel shows a process only to who has all
+	// of that process's capabilities.
+	if (!privileges->pokes && (needed & ~permitted & STALL_CAPABILITY(SYS_PTRACE)))
+		kept = permitted;
 	// This program executes no other, so the bounding set only limits what one could have.
 	for (unsigned long cap = 0; prctl(PR_CAPBSET_READ, cap, 0, 0, 0) >= 0; cap++)
 		prctl(PR_CAPBSET_DROP, cap, 0, 0, 0);

@@ -80,11 +80,13 @@ bool stall_mount_parse(char *line, struct stall_mount *ret)
 	char *device = strtok_r(NULL, " ", &save);
 	if (!type || !device)
 		return false;
+	unescape(fields[ROOT]);
 	unescape(fields[POINT]);
 	unescape(device);
 	*ret = (struct stall_mount){
 		.id = atoi(fields[ID]),
 		.device_number = fields[DEVICE_NUMBER],
+		.root = fields[ROOT],
 		.point = fields[POINT],
 		.type = type,
 		.device = device,
@@ -92,8 +94,7 @@ bool stall_mount_parse(char *line, struct stall_mount *ret)
 	return true;
 }
 
-// Up to a limit: a mount behind it is not known. NULL: it cannot be read.
-static char *read_text(int folder, const char *path)
+char *stall_mounts_read(int folder, const char *path)
 {
 	_cleanup_close_ int fd = openat(folder, path, O_RDONLY | O_CLOEXEC);
 	_cleanup_free_ char *text = fd < 0 ? NULL : malloc(MAX_MOUNTS_BYTES);
@@ -128,14 +129,14 @@ static bool find_mount(char *text, int id, const char *device_number, struct sta
 // mount point serves as well as another.
 static void read_mount(const struct stall_target *target, struct stall_blocked_file *file)
 {
-	_cleanup_free_ char *theirs = read_text(target->procfd, "mountinfo"), *ours = NULL;
+	_cleanup_free_ char *theirs = stall_mounts_read(target->procfd, "mountinfo"), *ours = NULL;
 	struct stall_mount mount, here;
 
 	if (!theirs || !find_mount(theirs, file->mount_id, NULL, &mount))
 		return;
 	file->device = strdup(mount.device);
 	file->type = strdup(mount.type);
-	ours = read_text(AT_FDCWD, "/proc/self/mountinfo");
+	ours = stall_mounts_read(AT_FDCWD, "/proc/self/mountinfo");
 	if (ours && find_mount(ours, 0, mount.device_number, &here))
 		file->mount = strdup(here.point);
 }

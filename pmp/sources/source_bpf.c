@@ -381,19 +381,20 @@ static struct stall_error *programs(void *state, struct stall_wait_program **ret
 	return NULL;
 }
 
-static struct stall_error *functions(void *state, struct stall_wait_number **ret, size_t *ret_count)
+static struct stall_error *functions(void *state, struct stall_wait_hits **ret, size_t *ret_count)
 {
-	struct stall_wait_number *all = calloc(stall_server_function_count + 1, sizeof(*all));
+	struct stall_wait_hits *all = calloc(stall_server_function_count + 1, sizeof(*all));
 	size_t count = 0;
 
 	if (!all)
 		return &stall_enomem;
 	for (size_t i = 0; i < stall_server_function_count; i++) {
+		const struct stall_server_function *known = &stall_server_functions[i];
 		struct stall_server_probe_state function;
 
 		if (find_function(state, i, &function))
-			all[count++] = (struct stall_wait_number){stall_server_functions[i].name,
-								  function.hits};
+			all[count++] =
+				(struct stall_wait_hits){known->name, function.hits, known->event};
 	}
 	*ret = all;
 	*ret_count = count;

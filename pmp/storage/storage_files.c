@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "snapshot/blocked_files.h"
 #include "waits/wait_files.h"
 
 #define MAX_DESCRIPTORS 65536
@@ -72,28 +73,15 @@ static struct stall_error *set_seen(struct stall_storage_file *file, const struc
 	return set_path(file, seen->path);
 }
 
-// Asks no server of a network: it may not answer.
-static bool stat_quickly(int directory, const char *path, int flags, struct statx *ret)
-{
-	return statx(directory, path, flags | AT_STATX_DONT_SYNC | AT_NO_AUTOMOUNT,
-		     STATX_BASIC_STATS, ret) == 0;
-}
-
 static bool see_descriptor(const struct stall_target *target, int fd, struct seen *ret)
 {
-	char link[32];
 	struct statx status;
 
-	snprintf(link, sizeof(link), "fd/%d", fd);
-	if (!stat_quickly(target->procfd, link, 0, &status) ||
-	    !stall_wait_file_link(target, link, ret->path, sizeof(ret->path)))
+	if (!stall_wait_file_at(target, fd, ret->path, sizeof(ret->path), &status, &ret->unlinked))
 		return false;
 	ret->dev = makedev(status.stx_dev_major, status.stx_dev_minor);
 	ret->ino = status.stx_ino;
-	ret->unlinked = !status.stx_nlink;
 	ret->fd = fd;
-	if (ret->unlinked)
-		stall_wait_file_cut_deleted(ret->path);
 	return true;
 }
 
@@ -276,14 +264,73 @@ static bool is_there(const struct stall_target *target, const struct stall_stora
 	if (!file->path || file->path[0] != '/')
 		return false;
 	snprintf(path, sizeof(path), "root%s", file->path);
-	return stat_quickly(target->procfd, path, AT_SYMLINK_NOFOLLOW, &status) &&
+	return stall_wait_file_stat(target->procfd, path, AT_SYMLINK_NOFOLLOW, &status) &&
 	       makedev(status.stx_dev_major, status.stx_dev_minor) == file->dev &&
 	       status.stx_ino == file->ino;
 }
 
-static void finish_search(struct search *search, const struct stall_target *target)
+// The path by a mount of its file system, of a file whose names in the record reach the root of that.
+// It is known where the folder is there; then the file is, or has no name any more.
+static bool find_by_mount(const struct stall_target *target, const struct stall_mount *mount,
+			  const char *names, struct stall_storage_file *file, struct seen *seen)
 {
-	for (size_t i = 0; i < search->count; i++) {
+	size_t length = strcmp(mount->root, "/") ? strlen(mount->root) : 0;
+	const char *point = strcmp(mount->point, "/") ? mount->point : "";
+	unsigned int dev_major, dev_minor;
+	char folder[PATH_MAX];
+	struct statx status;
+
+	if (sscanf(mount->device_number, "%u:%u", &dev_major, &dev_minor) != 2)
+		return false;
+	seen->dev = makedev(dev_major, dev_minor);
+	seen->ino = file->record->key.id;
+	if (!stall_wait_file_is(&file->record->key, seen->dev, seen->ino) ||
+	    strncmp(names, mount->root, length) != 0 || names[length] != '/')
+		return false;
+	snprintf(seen->path, sizeof(seen->path), "%s%s", point, names + length);
+	snprintf(folder, sizeof(folder), "root%.*s", (int)(strrchr(seen->path, '/') - seen->path),
+		 seen->path);
+	return stall_wait_file_stat(target->procfd, folder, 0, &status) &&
+	       makedev(status.stx_dev_major, status.stx_dev_minor) == seen->dev;
+}
+
+// A file that was closed before its record was read.
+static struct stall_error *find_by_names(const struct stall_target *target,
+					 struct stall_storage_file *file, struct seen *seen)
+{
+	const struct stall_wait_file *record = file->record;
+	_cleanup_free_ char *names = NULL, *mounts = NULL;
+	char *save = NULL;
+	struct stall_mount mount;
+
+	if (!record->name_count || record->name_count >= STALL_FILE_NAMES)
+		return NULL;
+	for (size_t i = 0; i < record->name_count; i++)
+		if (strnlen(record->names[i], STALL_FILE_NAME) >= STALL_FILE_NAME - 1)
+			return NULL; // it may have been cut
+	struct stall_error *err = stall_wait_file_join(record, &names);
+	if (err)
+		return err;
+	mounts = stall_mounts_read(target->procfd, "mountinfo");
+	if (!mounts)
+		return NULL;
+	*seen = (struct seen){.fd = -1};
+	for (char *line = strtok_r(mounts, "\n", &save); line; line = strtok_r(NULL, "\n", &save))
+		if (stall_mount_parse(line, &mount) &&
+		    find_by_mount(target, &mount, names + strlen("..."), file, seen)) {
+			err = set_seen(file, seen);
+			file->gone = file->deleted = !is_there(target, file);
+			return err;
+		}
+	return NULL;
+}
+
+static struct stall_error *finish_search(struct search *search, const struct stall_target *target,
+					 struct seen *seen)
+{
+	struct stall_error *err = NULL;
+
+	for (size_t i = 0; !err && i < search->count; i++) {
 		struct stall_storage_file *file = search->files[i];
 
 		file->searches++;
@@ -292,13 +339,16 @@ static void finish_search(struct search *search, const struct stall_target *targ
 			continue;
 		}
 		file->fd = -1;
-		if (!file->found) {
-			if (search->ambiguous[i])
-				set_names(file);
+		if (file->found) {
+			file->gone = file->deleted = !is_there(target, file);
 			continue;
 		}
-		file->gone = file->deleted = !is_there(target, file);
+		if (search->ambiguous[i])
+			err = set_names(file);
+		if (!err)
+			err = find_by_names(target, file, seen);
 	}
+	return err;
 }
 
 // Whether it is open where it was.
@@ -348,6 +398,6 @@ struct stall_error *stall_storage_files_update(struct stall_storage_files *files
 	if (!err)
 		err = search_mappings(&search, target, seen);
 	if (!err)
-		finish_search(&search, target);
+		err = finish_search(&search, target, seen);
 	return err;
 }

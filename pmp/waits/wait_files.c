@@ -195,6 +195,29 @@ bool stall_wait_file_cut_deleted(char *path)
 	return true;
 }
 
+bool stall_wait_file_stat(int folder, const char *path, int flags, struct statx *ret)
+{
+	return statx(folder, path, flags | AT_STATX_DONT_SYNC | AT_NO_AUTOMOUNT, STATX_BASIC_STATS,
+		     ret) == 0;
+}
+
+bool stall_wait_file_at(const struct stall_target *target, int fd, char *ret_path, size_t size,
+			struct statx *ret_status, bool *ret_deleted)
+{
+	char link[32];
+
+	snprintf(link, sizeof(link), "fd/%d", fd);
+	// In this order: a file that is unlinked in between is unlinked, under the path that was
+	// read. The other way round the mark would be missing, and the path have it in its name.
+	if (!stall_wait_file_link(target, link, ret_path, size) ||
+	    !stall_wait_file_stat(target->procfd, link, 0, ret_status))
+		return false;
+	*ret_deleted = !ret_status->stx_nlink;
+	if (*ret_deleted)
+		stall_wait_file_cut_deleted(ret_path);
+	return true;
+}
+
 // Whether the last name is the one that the kernel saw, which is cut where it is long. Overlay
 // filesystems show other device and inode numbers to stat(2) than their files have.
 static bool has_name(const char *path, const struct stall_wait_file *file)
@@ -214,17 +237,13 @@ static bool path_of_descriptor(const struct stall_target *target,
 			       const struct stall_wait_file *file, char *ret, size_t size,
 			       bool *ret_deleted)
 {
-	char link[32];
-	struct stat status;
+	struct statx status;
 
-	if (file->fd < 0)
+	if (file->fd < 0 || !stall_wait_file_at(target, file->fd, ret, size, &status, ret_deleted))
 		return false;
-	snprintf(link, sizeof(link), "fd/%d", file->fd);
-	if (!stall_wait_file_link(target, link, ret, size) ||
-	    fstatat(target->procfd, link, &status, 0) < 0)
-		return false;
-	*ret_deleted = status.st_nlink == 0 && stall_wait_file_cut_deleted(ret);
-	return stall_wait_file_is(&file->key, status.st_dev, status.st_ino) || has_name(ret, file);
+	return stall_wait_file_is(&file->key, makedev(status.stx_dev_major, status.stx_dev_minor),
+				  status.stx_ino) ||
+	       has_name(ret, file);
 }
 
 struct stall_error *stall_wait_file_absolute(const char *cwd, const char *path, char **ret)

@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/stat.h>
 
 #include "base/error.h"
 #include "ebpf/waits.h"
@@ -52,6 +53,12 @@ struct stall_error *stall_wait_file_join(const struct stall_wait_file *file, cha
 // sees it. False: there is no such link (any more).
 bool stall_wait_file_link(const struct stall_target *target, const char *link, char *ret,
 			  size_t size);
+// What is open at a descriptor: its path, and whether it was unlinked, which the path then says no
+// more. False: there is no such descriptor (any more).
+bool stall_wait_file_at(const struct stall_target *target, int fd, char *ret_path, size_t size,
+			struct statx *ret_status, bool *ret_deleted);
+// stat(2) that asks no server of a network: it may not answer.
+bool stall_wait_file_stat(int folder, const char *path, int flags, struct statx *ret);
 // Removes what the kernel appends to the path of a file that was unlinked.
 bool stall_wait_file_cut_deleted(char *path);
 

@@ -274,20 +274,29 @@ static void write_group(struct writer *writer, const struct stall_wait_group *gr
 }
 
 static void write_numbers(struct stall_json *json, const char *key,
-			  const struct stall_wait_number *numbers, size_t count, bool objects)
+			  const struct stall_wait_number *numbers, size_t count)
 {
 	stall_json_key(json, key);
 	stall_json_open(json, '{');
 	for (size_t i = 0; i < count; i++) {
 		stall_json_string(json, numbers[i].name);
 		stall_json_colon(json);
-		if (objects) {
-			stall_json_open(json, '{');
-			stall_json_member_uint(json, "count", numbers[i].count);
-			stall_json_close(json, '}');
-		} else {
-			stall_json_uint(json, numbers[i].count);
-		}
+		stall_json_uint(json, numbers[i].count);
+	}
+	stall_json_close(json, '}');
+}
+
+static void write_server(const struct stall_wait_line *line, struct stall_json *json)
+{
+	stall_json_key(json, "server");
+	stall_json_open(json, '{');
+	for (size_t i = 0; i < line->server_count; i++) {
+		stall_json_string(json, line->server[i].name);
+		stall_json_colon(json);
+		stall_json_open(json, '{');
+		stall_json_member_uint(json, "count", line->server[i].count);
+		stall_json_member_bool(json, "event", line->server[i].event);
+		stall_json_close(json, '}');
 	}
 	stall_json_close(json, '}');
 }
@@ -351,12 +360,12 @@ static void write_line(struct writer *writer)
 		stall_json_raw(json, line->events->data, line->events->size);
 	}
 	if (line->server_count)
-		write_numbers(json, "server", line->server, line->server_count, true);
+		write_server(line, json);
 	if (line->history) {
 		stall_json_key(json, "history");
 		stall_wait_history_write(line->history, json);
 	}
-	write_numbers(json, "lost", line->lost, line->lost_count, false);
+	write_numbers(json, "lost", line->lost, line->lost_count);
 	if (line->program_count)
 		stall_wait_programs_write(line->programs, line->program_count, json);
 	stall_json_close(json, '}');

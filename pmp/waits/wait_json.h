@@ -32,7 +32,7 @@ struct stall_wait_line {
 	const struct stall_wait_stacks *stacks;
 	const struct stall_wait_top *top;
 	const struct stall_json *events; // "[...]", NULL: not requested
-	const struct stall_wait_number *server;
+	const struct stall_wait_hits *server;
 	size_t server_count;
 	const struct stall_wait_number *lost;
 	size_t lost_count;

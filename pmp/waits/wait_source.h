@@ -87,6 +87,13 @@ struct stall_wait_number {
 	uint64_t count;
 };
 
+// Calls of a function of the server that has a uprobe.
+struct stall_wait_hits {
+	const char *name;
+	uint64_t count;
+	bool event; // struct stall_server_function
+};
+
 // Waits are found by slots, as many as threads that have waited, and counted in stats, as many as
 // locks and files (waits.h). Both are known by their indexes, and are read in copies.
 struct stall_wait_source_calls {
@@ -170,7 +177,7 @@ struct stall_wait_source_calls {
 	struct stall_error *(*programs)(void *state, struct stall_wait_program **ret,
 					size_t *ret_count);
 	// NULL, or how often functions of the server were entered; free *ret.
-	struct stall_error *(*functions)(void *state, struct stall_wait_number **ret,
+	struct stall_error *(*functions)(void *state, struct stall_wait_hits **ret,
 					 size_t *ret_count);
 };
 

@@ -387,7 +387,7 @@ static struct stall_error *write_line(struct stall_watch *watch, bool final, uin
 	struct stall_wait_number lost[STALL_LOST_CAUSES + STALL_WATCH_LOST_CAUSES];
 	const struct stall_wait_source *source = &watch->source;
 	_cleanup_free_ struct stall_wait_program *programs = NULL;
-	_cleanup_free_ struct stall_wait_number *functions = NULL;
+	_cleanup_free_ struct stall_wait_hits *functions = NULL;
 	uint64_t thresholds[STALL_WAIT_KINDS];
 	struct stall_wait_sampling sampling;
 	bool is_sampled =

@@ -471,11 +471,7 @@ class Agent:
         self._environment.count_waits(waits.line)
         self._fleet.shipper.waits(waits.line)
         self.threads.take(waits.line)
-        deadlocks = sum(
-            sum(hits.values())
-            for name, hits in waits.line.server.items()
-            if "deadlock" in name.lower()
-        )
+        deadlocks = sum(hits.count for hits in waits.line.server.values() if hits.event)
         if deadlocks != self._deadlocks:
             self._deadlocks = deadlocks
             self._sources.deadlock_seen()

@@ -23,8 +23,6 @@ examples:
 
 SCHEMA = "stallscope.version/1"
 _SECONDS = 10.0
-_NOT_FOR_HOSTS = ("dev", "fuzz")
-"""Extras of those who work on stallscope."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -147,12 +145,9 @@ def _wanted() -> set[str]:
     root = package.checkout()
     if root is None:
         lines = importlib.metadata.requires("stallscope") or []
-        unwanted = [f"extra == {quote}{name}{quote}" for name in _NOT_FOR_HOSTS for quote in "'\""]
-        lines = [line for line in lines if not any(word in line for word in unwanted)]
     else:
         project = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["project"]
-        extras = project["optional-dependencies"].items()
-        of_extras = [more for name, more in extras if name not in _NOT_FOR_HOSTS]
+        of_extras = project["optional-dependencies"].values()
         lines = [*project["dependencies"], *(line for more in of_extras for line in more)]
     names = (re.match(r"[\w.-]+", line) for line in lines)
     return {name[0].lower() for name in names if name is not None}

@@ -19,6 +19,7 @@ __all__ = [
     "Buckets",
     "ClassWaits",
     "Event",
+    "Hits",
     "HolderStack",
     "Key",
     "KindWaits",
@@ -127,6 +128,11 @@ class Key(Waits, frozen=True, kw_only=True):
     waiters: tuple[WaiterStack, ...] = ()
     holders: tuple[HolderStack, ...] = ()
 
+    @property
+    def longest_ms(self) -> float:
+        """The longest wait, in flight or ended since the line before."""
+        return max(self.max_ms, self.longest_in_flight_ms)
+
 
 class Waker(msgspec.Struct, frozen=True):
     """The thread that ended a wait, and its stack at that time."""
@@ -209,6 +215,14 @@ class ThreadSample(msgspec.Struct, frozen=True):
     rows: tuple[ThreadRow, ...] = ()
 
 
+class Hits(msgspec.Struct, frozen=True):
+    """Calls of a function of the server that has a uprobe."""
+
+    count: Count
+    event: bool = False
+    """It is no wait: a deadlock was found."""
+
+
 class WaitLine(msgspec.Struct, frozen=True):
     """The waits of one interval, or of the whole run where ``final``."""
 
@@ -231,7 +245,7 @@ class WaitLine(msgspec.Struct, frozen=True):
     classes: tuple[ClassWaits, ...] | None = None
     """None: classes are not known."""
     events: tuple[Event, ...] = ()
-    server: dict[str, dict[str, Count]] = msgspec.field(default_factory=dict)
+    server: dict[str, Hits] = msgspec.field(default_factory=dict)
     programs: tuple[ProgramState, ...] = ()
     call_added_ns: Annotated[float, msgspec.Meta(ge=0, le=1e9)] | None = None
     """What attached wait programs add to each system call of the host; None: not measured."""

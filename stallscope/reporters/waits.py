@@ -282,8 +282,7 @@ class _Screen:
             yield Line(f"  … {len(self.keys) - top} more (--top {len(self.keys)} shows them)")
 
     def _key(self, key: Key) -> Iterator[Line]:
-        longest = max(key.max_ms, key.longest_in_flight_ms)
-        numbers = _numbers(key.count, key.total_ms, longest)
+        numbers = _numbers(key.count, key.total_ms, key.longest_ms)
         head = f"  {numbers} {number(key.in_flight):>5}  "
         what = self._what(key, self.options.width - len(head))
         if self.several and key.pid is not None:
@@ -349,7 +348,7 @@ class _Screen:
             yield Line(f"  … and {len(events) - _EVENTS} earlier (--json has all)")
 
     def _server(self) -> Iterator[Line]:
-        hits = {name: counts.get("count", 0) for name, counts in self.line.server.items()}
+        hits = {name: one.count for name, one in self.line.server.items()}
         if any(hits.values()):
             yield Line("")
             text = ", ".join(f"{short_name(name)} {number(n)}" for name, n in hits.items() if n)

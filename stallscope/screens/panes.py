@@ -296,7 +296,7 @@ def _watched(item: Watched, room: int, spark: int, seconds: float | None) -> Row
     key = item.key
     name = key.name if key.name.startswith(("/", ".../")) else short_name(key.name)
     rate = "" if seconds is None else f" {number(round(key.count / (seconds or 1.0))):>7}"
-    longest = max(key.max_ms, key.longest_in_flight_ms)
+    longest = key.longest_ms
     loads = list(item.loads)[-spark:]
     numbers = f"{rate} {duration(longest) if longest else '':>8} {number(key.in_flight):>5}  "
     style = "red" if key.in_flight else ""

@@ -198,9 +198,10 @@ class Sender:
         """Make one attempt."""
         now = self._clock()
         if now >= self._beat_due and not self._closing:
-            pace = self._pace.heartbeat
-            self._beat_due = now + pace * self._chance.uniform(0.9, 1.1)
             found = self._beats(self.numbers())
+            # There is none before a server is watched: the first does not come a minute later.
+            pace = self._pace.heartbeat if found else self._pace.retry
+            self._beat_due = now + pace * self._chance.uniform(0.9, 1.1)
             with self._changed:
                 self._hold(found)
         files, batch = self._next()

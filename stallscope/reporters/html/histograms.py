@@ -185,7 +185,7 @@ def keys(lines: Sequence[WaitLine | Notice]) -> tuple[list[KeyRow], int]:
             total[at] += key.total_ms
             count[at] += key.count
             over[at] += key.over
-            longest[at] = max(longest[at], key.max_ms, key.longest_in_flight_ms)
+            longest[at] = max(longest[at], key.longest_ms)
             waiting[at] = max(waiting[at], key.in_flight)
             if at not in latest or len(key.waiters) >= len(latest[at].waiters):
                 latest[at] = key
