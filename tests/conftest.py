@@ -13,8 +13,19 @@ from pathlib import Path
 import pytest
 
 from tests.needs import required, why_not
+from tests.support.chance import SEED
 
 __all__: list[str] = []
+
+TESTS = Path(__file__).resolve().parent
+SIZES = {
+    "small": "the same result each time, in a moment: ./scripts/test",
+    "large": "needs more of the machine: ./scripts/test --all",
+    "nightly": "takes minutes, or tests what is not the product: ./scripts/test --nightly",
+}
+NIGHTLY = ("fuzz", "kernels", "systems", "packages")
+SIZE_OF_FOLDER = {"unit": "small", **dict.fromkeys(NIGHTLY, "nightly")}
+"""Of tests that say nothing else; others are large."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -24,9 +35,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "alone: it measures time closely, or forks, so no other test runs meanwhile"
     )
-    config.addinivalue_line(
-        "markers", "slow: it takes seconds; it begins before others, and is no part of --quick"
-    )
+    for size, holds in SIZES.items():
+        config.addinivalue_line("markers", f"{size}: {holds}")
     config.addinivalue_line(
         "markers", "kernels(group, ...): part of the kernel matrix, and of which lines of its table"
     )
@@ -34,6 +44,8 @@ def pytest_configure(config: pytest.Config) -> None:
     state = tempfile.mkdtemp(prefix="stallscope-state-")
     config.add_cleanup(lambda: shutil.rmtree(state, ignore_errors=True))
     os.environ["XDG_STATE_HOME"] = state
+    # What tests start in other folders finds the checkout, also where plain pytest runs them.
+    os.environ["PYTHONPATH"] = str(TESTS.parent)
     required()  # complain about a wrong name at once
     # A process in the background of a script, or of nohup, is made to ignore these, and what it
     # ignores its children ignore too: those that tests end by them among them.
@@ -42,10 +54,27 @@ def pytest_configure(config: pytest.Config) -> None:
             signal.signal(number, lambda *_: None)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--sizes", default=",".join(SIZES), help="small,large,nightly: of these")
+
+
+def pytest_report_header() -> str:
+    return f"STALLSCOPE_SEED={SEED}"
+
+
+def size(item: pytest.Item) -> str:
+    """Return the size of a test: the one that it or its module is marked with, or its folder's."""
+    marked = (marker.name for marker in item.iter_markers() if marker.name in SIZES)
+    return next(marked, SIZE_OF_FOLDER.get(item.path.relative_to(TESTS).parts[0], "large"))
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Let what takes long begin first, where several processes share the tests."""
-    if hasattr(config, "workerinput"):
-        items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+    """Leave out the tests of other sizes than the chosen ones."""
+    sizes = config.getoption("sizes").split(",")
+    others = [item for item in items if size(item) not in sizes]
+    if others:
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if size(item) in sizes]
 
 
 def check(name: str) -> None:
@@ -73,6 +102,24 @@ def require() -> Callable[..., None]:
             check(name)
 
     return require_all
+
+
+def _shared_mounts() -> dict[str, str]:
+    """Return the flags of the host's own mounts, and of the file systems behind them."""
+    lines = (line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines())
+    return {
+        words[4]: f"{words[5]} {words[-1].split(',')[0]}"
+        for words in lines
+        if words[4] in ("/", "/dev", "/dev/shm", "/proc", "/sys", "/tmp")
+    }
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _mounts_are_left_alone() -> Iterator[None]:
+    """A remount for a namespace of a test can change the file system that the host has, too."""
+    before = _shared_mounts()
+    yield
+    assert _shared_mounts() == before
 
 
 @pytest.fixture

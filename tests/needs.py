@@ -19,6 +19,8 @@ from pathlib import Path
 from stallscope.base.errors import StallscopeError
 from stallscope.base.text import one_line
 from stallscope.collectors import exits, probe
+from tests.support import rights
+from tests.support.cache import cache_folder, why_missing
 from tests.support.cgroups import cgroups_missing
 from tests.support.containers import containers_missing
 from tests.support.fleet.chdbengine import chdb_missing
@@ -37,7 +39,6 @@ from tests.support.servers import (
     Unavailable,
     program,
 )
-from tests.support.servers.cache import cache_folder, why_missing
 from tests.support.servers.inside import library_path
 from tests.support.servers.mariadb import lock_plugin_missing
 from tests.support.stalls import device_missing
@@ -45,6 +46,8 @@ from tests.support.vm import roots, systems
 
 __all__ = ["FIREFOX_PROFILER", "FLAMEGRAPH", "NEEDS", "SPEEDSCOPE", "required", "why_not"]
 
+LIBC_SYMBOLS = Path("/usr/lib/debug/.build-id")
+"""Without them the wait of a semaphore has no name, as on servers without libc6-dbg."""
 FEATURES_SECONDS = 240
 """An emulated machine beside busy ones takes minutes for it."""
 
@@ -88,7 +91,7 @@ def feature(name: str) -> Callable[[], str | None]:
 
 def tool(name: str) -> Callable[[], str | None]:
     """Return a question for an installed program."""
-    return lambda: None if program(name) else f"no {name} here: run scripts/setup --tests"
+    return lambda: None if program(name) else f"no {name} here: run scripts/setup --all"
 
 
 def web() -> str | None:
@@ -126,7 +129,7 @@ def consumer(path: Path) -> Callable[[], str | None]:
 
 def module(name: str) -> Callable[[], str | None]:
     """Return a question for a module of Python."""
-    return lambda: None if find_spec(name) else f"no module {name} here: scripts/setup installs it"
+    return lambda: None if find_spec(name) else f"no module {name}: run scripts/setup --all"
 
 
 def firefox_profiler() -> str | None:
@@ -139,6 +142,13 @@ def firefox_profiler() -> str | None:
         ["node", str(FIREFOX_PROFILER), "--version"], capture_output=True, text=True, check=False
     )
     return None if done.returncode == 0 else f"node cannot run it: {one_line(done.stderr, 200)}"
+
+
+def namespaces() -> str | None:
+    """Ask for namespaces in which something can be mounted; containers refuse them."""
+    argv = ["unshare", "--mount", "--pid", "--fork", "mount", "-t", "tmpfs", "none", "/mnt"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    return None if done.returncode == 0 else f"no mounts here: {one_line(done.stderr, 100)}"
 
 
 def cores() -> str | None:
@@ -163,14 +173,20 @@ NEEDS: dict[str, Callable[[], str | None]] = {
     "root": lambda: None if os.geteuid() == 0 else "not root",
     "probe": built,
     "library": library,
+    "namespaces": namespaces,
+    "dac-read-search": lambda: (
+        None if rights.has_capability(rights.DAC_READ_SEARCH) else "no CAP_DAC_READ_SEARCH here"
+    ),
     "jail": jail_missing,
     "containers": containers_missing,
-    "debootstrap": tool("debootstrap"),
     "cgroups": cgroups_missing,
     "cores": cores,
+    "libc-symbols": lambda: (
+        None if LIBC_SYMBOLS.exists() else "no names of libc's own functions: scripts/setup --tests"
+    ),
     "cc": tool("cc"),
     "bpf": feature("bpf-iterator"),
-    "proc": feature("proc"),
+    "proc": lambda: feature("proc")() or feature("yama")(),
     "waits": feature("wait-programs"),
     "poll": feature("wait-polling"),
     "perf": feature("perf-events"),
@@ -204,6 +220,7 @@ NEEDS: dict[str, Callable[[], str | None]] = {
     "flamegraph": consumer(FLAMEGRAPH),
     "axe": consumer(AXE),
     "mkdocs": module("material"),
+    "kubernetes-validate": module("kubernetes_validate"),
     "speedscope": consumer(SPEEDSCOPE),
     "firefox-profiler": firefox_profiler,
     "mandoc": tool("mandoc"),

@@ -7,6 +7,7 @@ import argparse
 import functools
 import os
 import platform
+import random
 import subprocess
 import sys
 import time
@@ -33,6 +34,7 @@ from tests.bench import (
     lighthouse,
     likeness,
     memory,
+    mutants,
     overhead,
     pause,
     poke,
@@ -96,7 +98,7 @@ experiments
          the experiments of the documents that this project comes from (docs/experiments.md):
          one-row-update, opening-tables, fat-rows, acid, rows-per-transaction, doublewrite,
          read-ahead, partitions, thread-concurrency, lock-open, force-index, snapshots,
-         connections, jemalloc; results go to --results; --page writes the page from these
+         connections, jemalloc; results go to --results; --page writes these into the page
 report   how long the HTML report takes to write and to open in Chromium, and its size (no root)
 lighthouse
          what Lighthouse says of the report's accessibility: a score of 100 (no root)
@@ -110,6 +112,9 @@ memory   whether stacks explain the memory that a server takes, and what watchin
          cost-fault, faults-mysql55, faults-mariadb, faults-mysql97
 soak     what the tool holds after thousands of captures and after hours: captures, agent (of
          --minutes); and what it does with very much: scale, churn, servers
+mutants  whether a test of the first two sizes fails when one line of a product module does
+         something else; --only GLOB of modules, --since REV; --compare RESULTS: those caught
+         before and not now (no root; as root, of more tests)
 storage-writes
          whether storage writes has the bytes that the kernel counts, and what settings change in
          them: classes, doublewrite, settings; what the kernel charges for small writes: folios;
@@ -122,7 +127,7 @@ cli      how soon a command starts, what commands without a server and exports c
          commands, export (no root)
 
 Needs root, the peers (gdb, elfutils, percona-toolkit, bpftrace, bcc) and sysbench:
-scripts/setup --tests.
+scripts/setup --all.
 Exit code: 0 every goal met, 1 a measurement failed, 3 a goal was missed.
 """
 
@@ -145,6 +150,7 @@ BENCHES: dict[str, Callable[..., Iterator[Section]]] = {
     "lighthouse": lighthouse.sections,
     "likeness": likeness.sections,
     "memory": memory.sections,
+    "mutants": mutants.sections,
     "overhead": overhead.sections,
     "probes": probes.sections,
     "soak": endurance.sections,
@@ -154,7 +160,17 @@ BENCHES: dict[str, Callable[..., Iterator[Section]]] = {
     "top": top.sections,
     "verdict": verdict.sections,
 }
-ROOTLESS = {"accuracy", "analyze", "cli", "fit", "fleet", "lighthouse", "likeness", "report"}
+ROOTLESS = {
+    "accuracy",
+    "analyze",
+    "cli",
+    "fit",
+    "fleet",
+    "lighthouse",
+    "likeness",
+    "mutants",
+    "report",
+}
 EXPERIMENTS = Path("build/experiments")
 ANY_SERVER = {"inproc", "probes"}
 LENGTHS = {
@@ -250,16 +266,18 @@ def arguments() -> argparse.Namespace:
         "--results",
         type=Path,
         metavar="DIR",
-        help="where results are kept, one file each (build/experiments; fleet: build/fleet-bench)",
+        help="where results are kept, one file each (build/experiments; fleet: build/fleet-bench);"
+        " mutants: a file",
     )
     of_experiments.add_argument(
         "--page",
         action="store_true",
-        help="measure nothing: write docs/experiments.md from them; fleet: print its tables",
+        help="measure nothing: write them into docs/experiments.md; fleet: print its tables",
     )
     of_fleet = parser.add_argument_group("fleet")
     of_fleet.add_argument("--hosts", type=count, metavar="N", help="of each part, at most")
     of_fleet.add_argument("--incidents", type=count, metavar="N", help="of history and questions")
+    mutants.add_options(parser.add_argument_group("mutants"))
     options = parser.parse_args()
     if options.bench not in ANY_SERVER and options.server not in SERVERS:
         parser.error(f"{options.bench} cannot be measured on {options.server}")
@@ -295,6 +313,18 @@ def measure(options: argparse.Namespace) -> list[Section]:
             page=options.page,
         )
         measured = functools.partial(measured, options=sizes)
+    if options.bench == "mutants":
+        chosen = mutants.Options(
+            options.seed or random.randrange(1, 1 << 32),
+            options.per_module,
+            options.since,
+            options.compare,
+            options.tests or mutants.TESTS,
+            options.without or mutants.WITHOUT,
+            options.workers or os.cpu_count() or 1,
+            options.results or mutants.RESULTS / "results.json",
+        )
+        measured = functools.partial(measured, options=chosen)
     if options.bench == "agent":
         measured = functools.partial(measured, faults=options.faults)
     if options.bench == "verdict":

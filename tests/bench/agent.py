@@ -21,11 +21,10 @@ from tests.bench import (
 )
 from tests.bench.agent_cost import cpu_ns, parts_mb
 from tests.bench.agent_scrape import scrape_section
-from tests.bench.stats import BenchError, Figure, Row, Section, figure
-from tests.bench.throughput import Window
-from tests.bench.tools import tree_cpu_ns
+from tests.bench.stats import BenchError, Figure, Row, Section, figure, wanted
+from tests.bench.throughput import Window, window
 from tests.support.agents import agent
-from tests.support.servers import MariaDB, SqlServer
+from tests.support.servers import MariaDB
 from tests.support.stalls.load import sysbench_load
 
 __all__ = ["sections"]
@@ -83,12 +82,8 @@ def sections(
         "scrape": lambda: scrape_section(sizes.seconds),
         "servers": lambda: agent_servers.section(sizes.servers),
     }
-    unknown = set(only) - makers.keys()
-    if unknown:
-        raise BenchError(f"no table {', '.join(sorted(unknown))}; there are {', '.join(makers)}")
-    for name, make in makers.items():
-        if not only or name in only:
-            yield make()
+    for name in wanted(makers, only):
+        yield makers[name]()
 
 
 def cost(sizes: Sizes) -> Section:
@@ -183,13 +178,3 @@ def throughput(sizes: Sizes) -> Section:
         (row,),
         goals=((f"{median:.3f} of without, {THROUGHPUT_GOAL} wanted", median >= THROUGHPUT_GOAL),),
     )
-
-
-def window(server: SqlServer, seconds: float) -> Window:
-    """Count the server's queries, and the CPU time of one, for a while."""
-    begun, before, cpu = time.monotonic(), server.status("Questions"), tree_cpu_ns(server.pid)
-    time.sleep(seconds)
-    done = server.status("Questions") - before
-    if done <= 0:
-        raise BenchError(f"{server.name} does nothing")
-    return Window(done / (time.monotonic() - begun), (tree_cpu_ns(server.pid) - cpu) / done)

@@ -3,38 +3,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-
-from tests.bench.tools import tree_cpu_ns
 from tests.support.agents import AgentProcess
+from tests.support.usage import children, pss_mb, threads_cpu_ns, tree_cpu_ns
 
-__all__ = ["cpu_ns", "parent", "parts_mb", "pss_mb"]
+__all__ = ["cpu_ns", "parts_mb"]
 
 
 def cpu_ns(watch: AgentProcess) -> dict[str, int]:
     """Return the CPU time so far of the agent's own process, and of the probe with its worker."""
-    members = watch.members()
-    own = sum(
-        int((task / "schedstat").read_text().split()[0])
-        for task in Path(f"/proc/{watch.pid}/task").iterdir()
-    )
-    probes = [pid for pid in members[1:] if parent(pid) == watch.pid]
-    return {"agent": own, "probe": sum(tree_cpu_ns(pid) for pid in probes)}
-
-
-def parent(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-
-
-def pss_mb(pids: Sequence[int], part: str = "Pss") -> float:
-    """Return the memory of these processes, or a part of it; what several share counts once."""
-    total = 0
-    for pid in pids:
-        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-            if line.startswith(f"{part}:"):
-                total += int(line.split()[1])
-    return total / 1024
+    probes = sum(map(tree_cpu_ns, children(watch.pid)))
+    return {"agent": threads_cpu_ns(watch.pid), "probe": probes}
 
 
 def parts_mb(watch: AgentProcess) -> dict[str, float]:

@@ -30,6 +30,7 @@ from tests.support.receivers import Receiver, receiver
 from tests.support.servers import PATIENCE, MariaDB, wait_until
 from tests.support.stalls import device_missing, metadata_lock_pileup
 from tests.support.stalls.redo_sync import loop_device
+from tests.support.usage import children
 
 __all__ = [
     "KILLS_A_STALL",
@@ -218,10 +219,9 @@ class Scene:
     def probe_pid(self) -> int:
         """Return the pid of its probe."""
         assert self.process is not None
-        for task in Path(f"/proc/{self.process.pid}/task").iterdir():
-            for child in (task / "children").read_text().split():
-                if Path(f"/proc/{child}/comm").read_text().startswith("stallscope-prob"):
-                    return int(child)
+        for child in children(self.process.pid):
+            if Path(f"/proc/{child}/comm").read_text().startswith("stallscope-prob"):
+                return child
         raise LeftOut("the agent has no probe here")
 
     def _end(self) -> None:
@@ -488,7 +488,7 @@ def _clock(scene: Scene, by: int) -> Iterator[Fault]:
     """The clock of the agent jumps, and jumps back."""
     library, file = scene.home / "clock.so", scene.home / "clock"
     if shutil.which("cc") is None:
-        raise LeftOut("no cc here: run scripts/setup --tests")
+        raise LeftOut("no cc here: run scripts/setup --all")
     _run("cc", "-shared", "-fPIC", "-O1", "-o", str(library), str(CLOCK))
     file.write_text("0")
     scene.env = {"LD_PRELOAD": str(library), "SHIFTED_CLOCK": str(file)}

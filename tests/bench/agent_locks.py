@@ -26,8 +26,6 @@ GOAL_MS = 200.0
 """The agent's deadline for all that it asks for a capture is a second."""
 TURNS = 20
 LOOKUP_TURNS = 3
-NESTED = 1000
-"""The most ids that a recursion of MySQL makes without a setting."""
 
 
 class Scene(NamedTuple):

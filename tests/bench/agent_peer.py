@@ -29,7 +29,7 @@ def section() -> Section:
     """Make a metadata lock pile-up; print what each tool recorded of it."""
     path = program("pt-stalk")
     if path is None:
-        raise BenchError("no pt-stalk here: run scripts/setup --tests")
+        raise BenchError("no pt-stalk here: run scripts/setup --all")
     progress("pt-stalk and the agent on one stall")
     with (
         MariaDB() as server,

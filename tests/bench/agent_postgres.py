@@ -6,7 +6,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import closing
-from pathlib import Path
 
 from stallscope.collectors import processes
 from stallscope.collectors.sql import postgres_login, postgres_sessions
@@ -17,6 +16,7 @@ from tests.bench.asking import ask_ms, median_of
 from tests.bench.stats import Figure, Row, Section, figure
 from tests.support.servers import PATIENCE, Postgres, Postgres17
 from tests.support.stalls.postgres_locks import row_lock
+from tests.support.usage import pss_mb
 
 __all__ = ["section"]
 
@@ -80,7 +80,4 @@ def _measured(server: Postgres, waiters: int) -> Row:
 def _pss(connection: PostgresConnection) -> float:
     """Return the memory of the child, its share of what it shares."""
     pid = connection.ask(lambda session: session._link._process.pid, PATIENCE)
-    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-        if line.startswith("Pss:"):
-            return int(line.split()[1]) / 1024
-    raise AssertionError("no Pss")
+    return pss_mb([pid])

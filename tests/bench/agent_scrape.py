@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.bench import progress
-from tests.bench.agent_cost import cpu_ns, pss_mb
+from tests.bench.agent_cost import cpu_ns
 from tests.bench.stats import Figure, Row, Section, figure
 from tests.support.agents import AgentProcess, agent
 from tests.support.servers import MariaDB, wait_until
+from tests.support.usage import pss_mb
 
 __all__ = ["scrape_section"]
 

@@ -12,15 +12,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 
 from tests.bench import progress
-from tests.bench.stats import BenchError, Row, Section, figure
+from tests.bench.stats import BenchError, Row, Section, figure, wanted
 
-__all__ = ["sections", "write_dump"]
+__all__ = ["sections"]
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 DUMPS = CHECKOUT / "tests" / "data" / "gdb"
@@ -201,14 +201,16 @@ def sections(server: str, quick: bool, only: Sequence[str]) -> Iterator[Section]
     del server
     for program in ("pt-pmp", "perl"):
         if shutil.which(program) is None:
-            raise BenchError(f"{program} is not installed: scripts/setup --tests")
-    with tempfile.TemporaryDirectory(prefix="stallscope-analyze-") as folder:
-        if not only or "speed" in only:
-            yield speed(Path(folder), 3 if quick else 9)
-        if not only or "kinds" in only:
-            yield kinds(Path(folder), 5 if quick else 9)
-        if not only or "memory" in only:
-            yield memory(Path(folder), LARGE_QUICK if quick else LARGE)
+            raise BenchError(f"{program} is not installed: scripts/setup --all")
+    with tempfile.TemporaryDirectory(prefix="stallscope-analyze-") as name:
+        folder = Path(name)
+        makers: dict[str, Callable[[], Section]] = {
+            "speed": lambda: speed(folder, 3 if quick else 9),
+            "kinds": lambda: kinds(folder, 5 if quick else 9),
+            "memory": lambda: memory(folder, LARGE_QUICK if quick else LARGE),
+        }
+        for table in wanted(makers, only):
+            yield makers[table]()
 
 
 def speed(folder: Path, rounds: int) -> Section:

@@ -9,14 +9,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from stallscope.commands.export import FORMATS
 from stallscope.model import capturefile
 from stallscope.model.capture import Capture, Frame, Label, Lock, LockKind, Module, Process, Thread
 from tests.bench import progress
-from tests.bench.stats import BenchError, Figure, Row, Section, figure
+from tests.bench.stats import BenchError, Figure, Row, Section, figure, wanted
 
 __all__ = ["sections"]
 
@@ -43,14 +43,14 @@ SEED = 20_261_121
 def sections(server: str, quick: bool, only: Sequence[str]) -> Iterator[Section]:
     """Yield the tables ``start``, ``commands`` and ``export``."""
     del server
-    if not only or "start" in only:
-        yield start(5 if quick else 31)
-    if not only or "commands" in only:
+    makers: dict[str, Callable[[Path], Section]] = {
+        "start": lambda _: start(5 if quick else 31),
+        "commands": lambda folder: commands(folder, 3 if quick else 9),
+        "export": lambda folder: export(folder, CAPTURES_QUICK if quick else CAPTURES),
+    }
+    for name in wanted(makers, only):
         with tempfile.TemporaryDirectory(prefix="stallscope-cli-") as folder:
-            yield commands(Path(folder), 3 if quick else 9)
-    if not only or "export" in only:
-        with tempfile.TemporaryDirectory(prefix="stallscope-cli-") as folder:
-            yield export(Path(folder), CAPTURES_QUICK if quick else CAPTURES)
+            yield makers[name](Path(folder))
 
 
 def run(*words: str | Path) -> tuple[float, float, float]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from tests.bench import endurance_agent, endurance_captures, endurance_scale
-from tests.bench.stats import BenchError, Section
+from tests.bench.stats import BenchError, Section, wanted
 
 __all__ = ["AGENT_MINUTES", "sections"]
 
@@ -27,9 +27,5 @@ def sections(server: str, quick: bool, only: Sequence[str], minutes: float) -> I
         "servers": lambda: endurance_scale.servers_section(large),
         "agent": lambda: endurance_agent.agent_section(minutes),
     }
-    unknown = set(only) - makers.keys()
-    if unknown:
-        raise BenchError(f"no table {', '.join(sorted(unknown))}; there are {', '.join(makers)}")
-    for name, make in makers.items():
-        if not only or name in only:
-            yield make()
+    for name in wanted(makers, only):
+        yield makers[name]()

@@ -8,7 +8,7 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +25,7 @@ from tests.support.servers.sql import Connection
 from tests.support.stalls import global_read_lock, metadata_lock_pileup, row_lock_convoy
 from tests.support.stalls.load import sysbench_load
 from tests.support.targets import trouble
+from tests.support.usage import children, threads_cpu_ns
 
 __all__ = ["AGENT_MINUTES", "agent_section"]
 
@@ -76,7 +77,7 @@ class Life:
             raise BenchError(f"the agent ended: {self.watch.said[-3:]}")
         roles = roles_of(self.watch)
         self.samples.append({role: footprint(pids) for role, pids in roles.items()})
-        self.cpu.append({role: cpu_ns(pids) for role, pids in roles.items()})
+        self.cpu.append({role: sum(map(threads_cpu_ns, pids)) for role, pids in roles.items()})
         self.disk_kb.append(disk_kb(self.store))
         self.when.append(time.monotonic())
         usage = "; ".join(f"{role}: {held}" for role, held in self.samples[-1].items())
@@ -93,26 +94,10 @@ def roles_of(watch: AgentProcess) -> dict[str, list[int]]:
     return {"agent": [watch.pid], "probe": probes, "workers": workers}
 
 
-def children(pid: int) -> list[int]:
-    found: list[int] = []
-    with contextlib.suppress(OSError):
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            found += (int(child) for child in (task / "children").read_text().split())
-    return found
-
-
 def comm(pid: int) -> str:
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/comm").read_text().strip()
     return ""
-
-
-def cpu_ns(pids: Sequence[int]) -> int:
-    return sum(
-        int((task / "schedstat").read_text().split()[0])
-        for pid in pids
-        for task in Path(f"/proc/{pid}/task").iterdir()
-    )
 
 
 def disk_kb(folder: Path) -> int:

@@ -13,8 +13,9 @@ from tests.bench.check import verified_right
 from tests.bench.footprint import Bounds, Footprint, footprint, growth_goals, milestones
 from tests.bench.soak import say
 from tests.bench.stats import BenchError, Figure, Row, Section, figure
-from tests.bench.tools import ServingProbe, process_tree
+from tests.bench.tools import ServingProbe
 from tests.support.targets import Target, trouble
+from tests.support.usage import process_tree
 
 __all__ = ["FULL", "QUICK", "Sizes", "captures_section"]
 

@@ -22,11 +22,12 @@ from tests.bench.agent_cost import cpu_ns, parts_mb
 from tests.bench.check import right_stacks
 from tests.bench.soak import say
 from tests.bench.stats import BenchError, Figure, Row, Section, figure
-from tests.bench.tools import Once, ServingProbe, Taken, process_tree, status_kb
+from tests.bench.tools import Once, ServingProbe, Taken
 from tests.support.agents import agent
 from tests.support.servers import MariaDB
 from tests.support.servers.clients import idle_connections
 from tests.support.targets import Fact, Target, trouble
+from tests.support.usage import process_tree, status_kb
 
 __all__ = [
     "FULL",

@@ -19,7 +19,6 @@ from tests.support import damage
 
 __all__ = [
     "DAMAGES",
-    "FOLDS",
     "SEED",
     "Observed",
     "damaged",

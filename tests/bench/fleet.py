@@ -37,7 +37,7 @@ from tests.bench.fleet_places import (
 )
 from tests.bench.fleet_questions import Timed
 from tests.bench.fleet_sizing import sizing_section
-from tests.bench.stats import BenchError, Section
+from tests.bench.stats import BenchError, Section, wanted
 from tests.support.fleet.chdbengine import chdb_missing
 from tests.support.fleet.clickhouse import ClickHouseSays
 from tests.support.fleet.cluster import cluster_missing
@@ -63,12 +63,9 @@ def sections(
 ) -> Iterator[Section]:
     """Yield the tables that are wanted: minute, history, questions, agent, growth."""
     options = options or Options()
-    unknown = set(only) - set(PARTS)
-    if unknown:
-        raise BenchError(f"no table {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
-    wanted = [part for part in PARTS if not only or part in only]
+    parts = wanted(PARTS, only)
     if options.page:
-        yield from _kept(options.results, wanted)
+        yield from _kept(options.results, parts)
         return
     options.results.mkdir(parents=True, exist_ok=True)
     needed = options.incidents * LEAST_FREE // 1_000_000
@@ -78,7 +75,7 @@ def sections(
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=options.results)))
         bench = _Bench(stack, work, options)
         try:
-            for section in bench.sections(wanted):
+            for section in bench.sections(parts):
                 _keep(options.results, section)
                 yield section
         except (ClickHouseSays, HTTPException, OSError) as error:

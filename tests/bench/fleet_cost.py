@@ -17,7 +17,7 @@ from tests.bench.fleet_places import Place
 from tests.bench.stats import BenchError, Row, Section
 from tests.support.fleet.realincidents import load
 
-__all__ = ["GOAL_PERCENT", "agent_cost", "cost_section", "share_percent"]
+__all__ = ["GOAL_PERCENT", "agent_cost", "cost_section"]
 
 GOAL_PERCENT = 0.1
 AN_HOUR = 3600.0

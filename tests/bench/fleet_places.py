@@ -52,21 +52,28 @@ class Place(Protocol):
         """Wait until all that was taken can be read from each server."""
 
 
-class FolderPlace:
-    """A folder, read by DuckDB."""
+class _Addressed:
+    """A place that its address says all of."""
 
-    def __init__(self, folder: Path) -> None:
-        self.name = "folder"
-        self.folder = folder
-        self.url = f"file://{folder}"
+    def __init__(self, name: str, url: str) -> None:
+        self.name = name
+        self.url = url
 
     def destination(self) -> Destination:
-        """Return what writes files there."""
+        """Return what sends to it."""
         return opening.destination(parse(self.url))
 
     def engine(self) -> Engine:
-        """Return DuckDB over it; nothing is read yet."""
+        """Return it as engine."""
         return opening.engine(parse(self.url))
+
+
+class FolderPlace(_Addressed):
+    """A folder, read by DuckDB."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__("folder", f"file://{folder}")
+        self.folder = folder
 
     def sizes(self) -> dict[str, tuple[int, int]]:
         """Return the bytes of each table's files; how many rows they hold is not known."""
@@ -91,21 +98,12 @@ class FolderPlace:
             raise BenchError(f"compaction left out {done.notes[0]}")
 
 
-class ClusterPlace:
+class ClusterPlace(_Addressed):
     """Two shards of two replicas, with their ZooKeeper."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self.name = "ClickHouse"
+        super().__init__("ClickHouse", cluster.url)
         self.cluster = cluster
-        self.url = cluster.url
-
-    def destination(self) -> Destination:
-        """Return what sends to any of the servers."""
-        return opening.destination(parse(self.url))
-
-    def engine(self) -> Engine:
-        """Return the cluster as engine."""
-        return opening.engine(parse(self.url))
 
     def sizes(self) -> dict[str, tuple[int, int]]:
         """Return what one replica of each shard has of each table."""
@@ -144,20 +142,11 @@ class ClusterPlace:
         return max(_rss_bytes(node.pid) for node in self.cluster.nodes)
 
 
-class ChdbPlace:
+class ChdbPlace(_Addressed):
     """Today's ClickHouse, one node: the library in a child process, behind HTTP."""
 
     def __init__(self, server: ChdbServer) -> None:
-        self.name = "chDB"
-        self.url = server.url
-
-    def destination(self) -> Destination:
-        """Return what sends to it."""
-        return opening.destination(parse(self.url))
-
-    def engine(self) -> Engine:
-        """Return it as engine."""
-        return opening.engine(parse(self.url))
+        super().__init__("chDB", server.url)
 
     def settle(self) -> None:
         """Nothing is late: there is one node."""

@@ -16,7 +16,7 @@ from tests.bench.fleet_places import FolderPlace, Place
 from tests.bench.stats import BenchError, Figure, Row, Section, figure
 from tests.support.fleet.simulated import NEW_VERSION, OLD_VERSION, Fleet
 
-__all__ = ["GOAL_S", "Timed", "asked", "by_rows_section", "of_folder", "questions_section", "timed"]
+__all__ = ["Timed", "asked", "by_rows_section", "of_folder", "questions_section", "timed"]
 
 GOAL_S = 1.0
 

@@ -9,7 +9,7 @@ from stallscope.fleet.tables import TABLES
 from tests.bench.stats import Row, Section, number
 from tests.support.fleet.simulated import WAIT_KINDS
 
-__all__ = ["INCIDENTS_A_DAY", "SENDS_AN_HOUR", "WAITS_A_DAY", "a_day", "in_bytes", "sizing_section"]
+__all__ = ["a_day", "in_bytes", "sizing_section"]
 
 HOSTS = (10, 100, 1_000, 10_000, 100_000)
 INCIDENTS_A_DAY = 14 * 24

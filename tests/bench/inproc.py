@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from tests.bench import inproc_load, inproc_locks, inproc_need, inproc_share, inproc_stack, soak
 from tests.bench.probes import SERVERS, TESTS
-from tests.bench.stats import Section
+from tests.bench.stats import Section, wanted
 
 __all__ = ["SOAK_MINUTES", "sections"]
 
@@ -43,9 +43,6 @@ def sections(
     """Measure and yield one table after the other; ``only`` picks them by id or its beginning."""
     sizes = QUICK if quick else FULL
 
-    def wanted(name: str) -> bool:
-        return not only or any(name == one or name.startswith(f"{one}-") for one in only)
-
     alone: dict[str, Callable[[], Section]] = {
         "lock": lambda: inproc_locks.free_section(sizes.locks),
         "transfer": lambda: inproc_stack.transfer_section(sizes.locks),
@@ -55,13 +52,14 @@ def sections(
         "memory": lambda: inproc_need.memory_section(sizes.need),
         "reader": lambda: inproc_need.reader_section(sizes.need),
     }
-    for name, measure in alone.items():
-        if wanted(name):
-            yield measure()
-    if wanted("share"):
+    throughput = {f"throughput-{test}": test for test in TESTS}
+    names = wanted((*alone, "share", *throughput, "soak"), only)
+    for name in names:
+        if name in alone:
+            yield alone[name]()
+    if "share" in names:
         yield inproc_share.share_section(SERVERS[server_name], TESTS, sizes.load)
-    tests = [test for test in TESTS if wanted(f"throughput-{test}")]
-    if tests:
+    if tests := [throughput[name] for name in names if name in throughput]:
         yield from inproc_load.server_sections(SERVERS[server_name], tests, sizes.load)
     if "soak" in only:
         yield soak.soak_section(minutes)

@@ -21,10 +21,10 @@ from tests.bench import progress
 from tests.bench.probes import DURABLE
 from tests.bench.stats import BenchError, Figure, Row, Section, figure
 from tests.bench.throughput import SERVER_GOAL, Trial, Window, cpu_ratios, ratios
-from tests.bench.tools import process_cpu_ns
 from tests.support.servers import Child, SqlServer, wait_until
 from tests.support.servers.inside import agent_inside, one_ring
 from tests.support.stalls.load import sysbench_load
+from tests.support.usage import process_cpu_ns
 
 __all__ = ["Plan", "server_sections"]
 

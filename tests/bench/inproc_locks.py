@@ -14,10 +14,10 @@ from stallscope.collectors import rings as find_rings
 from tests.bench import progress
 from tests.bench.events import final_line
 from tests.bench.stats import BenchError, Figure, Row, Section, figure
-from tests.bench.tools import process_cpu_ns
 from tests.bench.watchers import NOTHING, Watching, probe_waits
 from tests.support.servers.inside import RINGS, library_path, one_ring
 from tests.support.targets import Target
+from tests.support.usage import process_cpu_ns
 
 __all__ = ["FULL", "QUICK", "Sizes", "free_section", "pass_section", "storm_section", "with_agent"]
 

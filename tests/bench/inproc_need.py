@@ -15,11 +15,12 @@ from tests.bench import progress
 from tests.bench.check import right_stacks
 from tests.bench.inproc_locks import with_agent
 from tests.bench.stats import BenchError, Row, Section, figure
-from tests.bench.tools import Once, status_kb
+from tests.bench.tools import Once
 from tests.bench.watchers import Watching, probe_waits
 from tests.support.servers.inside import one_ring
 from tests.support.servers.waiting import wait_until
 from tests.support.targets import Target
+from tests.support.usage import status_kb
 
 __all__ = ["FULL", "QUICK", "Sizes", "memory_section", "reader_section"]
 

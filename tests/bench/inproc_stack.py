@@ -15,7 +15,7 @@ from tests.bench.stats import BenchError, Figure, Row, Section, figure
 from tests.support.servers.inside import one_ring
 from tests.support.targets import Target, target_path
 
-__all__ = ["CALLS", "DEPTHS", "TRANSFERS", "stack_section", "transfer_section"]
+__all__ = ["CALLS", "stack_section", "transfer_section"]
 
 TRANSFER_GOAL_NS = 50.0
 # Of tests/targets/transfer_costs.c and stack_costs.c.

@@ -21,7 +21,7 @@ from tests.bench.introspection_probe import SessionsProbe, Shot, one_shot, sessi
 from tests.bench.introspection_scale import read_many
 from tests.bench.introspection_times import calibrated, checked
 from tests.bench.load import environment
-from tests.bench.stats import BenchError, Figure, Row, Section, figure
+from tests.bench.stats import BenchError, Figure, Row, Section, figure, wanted
 from tests.support.servers import (
     MEMORY,
     MariaDB,
@@ -36,7 +36,7 @@ from tests.support.servers.mariadb114 import base
 from tests.support.servers.ports import free_port
 from tests.support.targets import Target, trouble
 
-__all__ = ["QUICK", "Measured", "Sizes", "measure_mysql", "measure_postgres", "sections"]
+__all__ = ["Measured", "Sizes", "measure_mysql", "measure_postgres", "sections"]
 
 RIGHT = 0.995
 READ_MS = 2.0
@@ -89,22 +89,18 @@ SERVERS = (*MYSQLS, "mariadb114-stripped", *POSTGRES)
 
 def sections(server_name: str, quick: bool, only: Sequence[str]) -> Iterator[Section]:
     """Measure all servers, or those that ``only`` names; ``many`` are very many connections."""
-    unknown = set(only) - {*SERVERS, "many"}
-    if unknown:
-        raise BenchError(
-            f"no part {', '.join(sorted(unknown))}; there are {', '.join((*SERVERS, 'many'))}"
-        )
+    names = wanted((*SERVERS, "many"), only)
     sizes = QUICK if quick else FULL
     seed = random.SystemRandom().randrange(1 << 32)
     with _own_state():
-        found = [_measured(name, sizes, seed) for name in SERVERS if not only or name in only]
+        found = [_measured(name, sizes, seed) for name in names if name in SERVERS]
         if found:
             yield _accuracy(found, sizes, seed)
             yield _fields(found)
         calibrations = [one for one in found if one.calibrations]
         if calibrations:
             yield _calibrations(calibrations, sizes)
-        many = read_many(sizes.many, sizes.many_captures) if not only or "many" in only else None
+        many = read_many(sizes.many, sizes.many_captures) if "many" in names else None
         yield _reading(found, many, sizes)
 
 

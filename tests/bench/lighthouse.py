@@ -23,8 +23,7 @@ from stallscope.model import capturefile
 from tests.bench import progress
 from tests.bench.report import incident, server
 from tests.bench.stats import BenchError, Row, Section
-from tests.support.browser import CHROMIUM
-from tests.support.servers.cache import cache_folder
+from tests.support.cache import cache_folder
 
 __all__ = ["sections"]
 
@@ -87,6 +86,8 @@ def tool(name: str) -> str:
 
 def environment() -> dict[str, str]:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    from tests.support.browser import CHROMIUM
+
     return {**os.environ, "PATH": path, "CHROME_PATH": CHROMIUM}
 
 

@@ -21,7 +21,7 @@ from stallscope.fleet.likeness import Shape
 from tests.bench.labelled import Labelled, own, public
 from tests.bench.stats import Row, Section
 
-__all__ = ["Dump", "Pairs", "judged", "sections", "shaped"]
+__all__ = ["Dump", "judged", "sections", "shaped"]
 
 NEAR = (frozenset(("mariadb", "mariadb114")), frozenset(("postgres", "postgres17")))
 """Versions of one server that a fleet has at the same time."""

@@ -24,11 +24,11 @@ from tests.bench.overhead_attribution import cost_goals, rate_goal
 from tests.bench.overhead_load import RATES, PerQuery, fixed_rate
 from tests.bench.overhead_parts import sides, variant_rows
 from tests.bench.overhead_variants import AGAIN, NOTHING, WHOLE
-from tests.bench.stats import BenchError, Figure, Row, Section, figure
+from tests.bench.stats import BenchError, Figure, Row, Section, figure, wanted
 from tests.support.servers import MariaDB, MySQL55, MySQL97, SqlServer
 from tests.support.targets import Target
 
-__all__ = ["QUICK_PARTITIONS", "grown", "make_tables", "opened", "sections", "union"]
+__all__ = ["grown", "make_tables", "opened", "sections", "union"]
 
 PARTITIONS = 1000
 QUICK_PARTITIONS = 100
@@ -183,10 +183,10 @@ def _cold(made: Callable[[], SqlServer], partitions: int, mentions: int, rounds:
     )
 
 
-def _cost(made: SqlServer, blocks: int, seed: int) -> Section:
+def _cost(made: Callable[[], SqlServer], blocks: int, seed: int) -> Section:
     """Measure the CPU time of a query beside the command and without it, in turns."""
     with ExitStack() as stack:
-        server = stack.enter_context(made)
+        server = stack.enter_context(made())
         load = stack.enter_context(fixed_rate(server, TEST, RATES[TEST], LOAD_THREADS))
         version = f"{server.name} {server.version()}"
         windows: dict[str, list[PerQuery]] = {name: [] for name in (NOTHING, AGAIN, WHOLE)}
@@ -262,10 +262,10 @@ def _fault_cost(rounds: int) -> Section:
     )
 
 
-def _faults_per_query(made: SqlServer) -> Section:
+def _faults_per_query(made: type[SqlServer]) -> Section:
     """Count the faults of a server under a steady load: what a query pays is so many times more."""
     with ExitStack() as stack:
-        server = stack.enter_context(made)
+        server = stack.enter_context(made())
         stack.enter_context(fixed_rate(server, TEST, RATES[TEST], LOAD_THREADS))
         name = f"{server.name} {server.version()}"
         values = []
@@ -285,21 +285,19 @@ def _minor_faults(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[7])
 
 
-def sections(server: str, quick: bool, only: Sequence[str]) -> Iterator[Section]:
+def sections(_server: str, quick: bool, only: Sequence[str]) -> Iterator[Section]:
     """Measure each server; ``only``: beginnings of tables."""
     partitions = QUICK_PARTITIONS if quick else PARTITIONS
     mentions = QUICK_MENTIONS if quick else MENTIONS
+    rounds, blocks = (1, QUICK_BLOCKS) if quick else (ROUNDS, BLOCKS)
+    makers: dict[str, Callable[[], Section]] = {}
     for made in SERVERS:
-        name = f"growth-{made.name}"
-        if not only or any(name.startswith(word) for word in only):
-            yield _cold(partial(made, *OPTIONS), partitions, mentions, 1 if quick else ROUNDS)
+        server = partial(made, *OPTIONS)
+        makers[f"growth-{made.name}"] = partial(_cold, server, partitions, mentions, rounds)
     for made in SERVERS:
-        name = f"cost-{made.name}"
-        if not only or any(name.startswith(word) for word in only):
-            yield _cost(made(), QUICK_BLOCKS if quick else BLOCKS, 1)
-    if not only or "cost-fault".startswith(tuple(only)):
-        yield _fault_cost(5 if quick else FAULT_ROUNDS)
+        makers[f"cost-{made.name}"] = partial(_cost, made, blocks, 1)
+    makers["cost-fault"] = partial(_fault_cost, 5 if quick else FAULT_ROUNDS)
     for made in SERVERS:
-        name = f"faults-{made.name}"
-        if not only or any(name.startswith(word) for word in only):
-            yield _faults_per_query(made())
+        makers[f"faults-{made.name}"] = partial(_faults_per_query, made)
+    for name in wanted(makers, only):
+        yield makers[name]()

@@ -18,7 +18,7 @@ from tests.bench import (
 )
 from tests.bench.load import SERVERS
 from tests.bench.probes import DURABLE
-from tests.bench.stats import BenchError, Section
+from tests.bench.stats import Section, wanted
 from tests.support.servers import SqlServer
 
 __all__ = ["GRAPH", "GRAPH_MINUTES", "Options", "sections", "wanted"]
@@ -72,20 +72,6 @@ QUICK = Sizes(
 )
 
 
-def wanted(names: Sequence[str], only: Sequence[str]) -> list[str]:
-    """Return the tables that are asked for by name or beginning, or all. Raises: BenchError where
-    none has such a name.
-    """
-    found = [
-        name
-        for name in names
-        if not only or any(name == one or name.startswith(f"{one}-") for one in only)
-    ]
-    if not found:
-        raise BenchError(f"no table {', '.join(only)}; there are {', '.join(names)}")
-    return found
-
-
 def sections(
     server_name: str,
     quick: bool,
@@ -112,5 +98,5 @@ def sections(
             new_server(), minutes, options.rounds or 1, options.svg, seed
         ),
     }
-    for name in wanted(list(makers), only):
+    for name in wanted(makers, only):
         yield from makers[name]()

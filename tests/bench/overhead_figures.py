@@ -13,18 +13,17 @@ from pathlib import Path
 
 from stallscope.collectors.triggers.triggerfile import DEFAULTS
 from tests.bench import progress
-from tests.bench.agent_cost import parent, pss_mb
 from tests.bench.footprint import footprint
 from tests.bench.overhead_load import cpu_seconds
 from tests.bench.overhead_variants import rests, wait_at_rest
 from tests.bench.overhead_waits import latency_section, wait_closed
 from tests.bench.stats import Figure, Interval, Row, Section, figure
-from tests.bench.tools import process_tree
 from tests.support.agents import AgentProcess, agent, incidents
 from tests.support.bpf_objects import attached, held
 from tests.support.servers import SqlServer
 from tests.support.servers.clients import idle_connections
 from tests.support.stalls import global_read_lock, metadata_lock_pileup
+from tests.support.usage import pss_mb
 
 __all__ = ["FULL", "QUICK", "Sizes", "makers"]
 
@@ -148,11 +147,10 @@ def sql_threads(server: SqlServer) -> dict[int, int]:
 
 def cpu_parts(watch: AgentProcess, server: SqlServer, tids: Iterable[int]) -> dict[str, float]:
     """Return the CPU seconds so far of the agent's parts; ``tids`` are threads of the server."""
-    children = [pid for pid in watch.members()[1:] if parent(pid) == watch.pid]
     tasks = [Path(f"/proc/{server.pid}/task/{tid}/schedstat") for tid in tids]
     return {
         "Python": cpu_seconds([watch.pid]),
-        "probe": cpu_seconds([member for pid in children for member in process_tree(pid)]),
+        "probe": cpu_seconds(watch.members()[1:]),
         "SQL": sum(int(task.read_text().split()[0]) for task in tasks) / 1e9,
     }
 

@@ -24,7 +24,7 @@ from tests.support.bpf_objects import attached
 from tests.support.servers import SqlServer
 from tests.support.servers.clients import idle_connections, running_statements
 
-__all__ = ["Point", "chart_of", "course_rows", "merged", "sections", "spans", "stall_times"]
+__all__ = ["Point", "merged", "sections"]
 
 TEST = "oltp_write_only"
 LOAD_THREADS = 8

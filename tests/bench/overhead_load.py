@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.bench.stats import BenchError
-from tests.bench.tools import process_cpu_ns
 from tests.support.bpf_objects import attached
 from tests.support.servers import Child, SqlServer
 from tests.support.servers.sql import Connection
 from tests.support.stalls.load import sysbench_load
+from tests.support.usage import process_cpu_ns
 
 __all__ = ["RATES", "TESTS", "FixedRate", "PerQuery", "cpu_seconds", "fixed_rate"]
 

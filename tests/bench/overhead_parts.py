@@ -23,7 +23,7 @@ from tests.bench.overhead_variants import (
 )
 from tests.bench.stats import Figure, Interval, Row, figure
 
-__all__ = ["Part", "Side", "adding_up", "part_rows", "sides", "variant_rows"]
+__all__ = ["Part", "part_rows", "sides", "variant_rows"]
 
 Side = Mapping[str, Blocks]
 """What was measured of ``server``, ``client`` and ``both``, in µs a query."""

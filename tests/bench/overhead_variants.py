@@ -21,12 +21,12 @@ from stallscope.collectors.probestream import Stream
 from stallscope.collectors.storage import Options, arguments
 from stallscope.model.storage import MAX_LINE
 from tests.bench.stats import BenchError
-from tests.bench.tools import process_tree
 from tests.bench.watchers import Watching, probe_waits
 from tests.support.agents import CHECKOUT, AgentProcess, agent
 from tests.support.bpf_objects import attached
 from tests.support.empty_programs import empty_programs
 from tests.support.servers import Late, wait_until
+from tests.support.usage import process_tree
 
 __all__ = [
     "AGAIN",

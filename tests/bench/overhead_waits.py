@@ -25,7 +25,7 @@ from tests.support.servers import program
 from tests.support.stalls.redo_sync import Device, device_missing, loop_device
 from tests.support.targets import Target
 
-__all__ = ["Lateness", "latency_section", "lateness_of", "wait_closed"]
+__all__ = ["latency_section", "wait_closed"]
 
 WAIT_SECONDS = 0.5
 THRESHOLD_MS = 250

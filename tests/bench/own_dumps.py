@@ -127,7 +127,7 @@ def _missing() -> str | None:
         return "live stalls need root"
     for name in ("gdb", "eu-stack"):
         if program(name) is None:
-            return f"no {name} here: run scripts/setup --tests"
+            return f"no {name} here: run scripts/setup --all"
     return None
 
 

@@ -15,7 +15,7 @@ from tests.bench import progress
 from tests.bench.check import describe, is_named, right_stacks, verified_right, whole_stacks
 from tests.bench.heartbeat import Heartbeat
 from tests.bench.load import TEST, Latency, run_sysbench, server_with_heartbeat
-from tests.bench.stats import BenchError, Figure, Row, Section, figure
+from tests.bench.stats import BenchError, Figure, Row, Section, figure, wanted
 from tests.bench.tools import Control, ServingProbe, Taken, Tool, cold_probe, command, peers
 from tests.support.servers import SqlServer
 from tests.support.stalls.load import sysbench_load
@@ -321,17 +321,14 @@ def latency_section(
 def sections(server_name: str, quick: bool, only: Sequence[str]) -> Iterator[Section]:
     """Measure and yield one table after the other; ``only`` picks them by id."""
     sizes = QUICK if quick else Sizes()
-
-    def wanted(name: str) -> bool:
-        return not only or name in only
-
-    if wanted("target-gaps"):
+    names = wanted(("target-gaps", "eintr", "server-gaps", "latency"), only)
+    if "target-gaps" in names:
         yield target_gaps(sizes)
-    if wanted("eintr"):
+    if "eintr" in names:
         yield interrupted(sizes)
-    if wanted("server-gaps") or wanted("latency"):
+    if {"server-gaps", "latency"} & set(names):
         with server_with_heartbeat(server_name) as (server, heartbeat):
-            if wanted("server-gaps"):
+            if "server-gaps" in names:
                 yield server_gaps(server, heartbeat, sizes)
-            if wanted("latency"):
+            if "latency" in names:
                 yield latency(server, sizes)

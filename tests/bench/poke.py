@@ -19,7 +19,7 @@ from stallscope.collectors.poke import allowlist, looking, poking
 from stallscope.model.pokes import Plan
 from tests.bench import progress
 from tests.bench.poke_kills import kills
-from tests.bench.stats import BenchError, Figure, Row, Section, figure
+from tests.bench.stats import BenchError, Figure, Row, Section, figure, wanted
 from tests.support.servers import MySQL55, SqlServer
 from tests.support.stalls.load import sysbench, sysbench_load
 
@@ -43,10 +43,10 @@ TPS = re.compile(r"transactions: +\d+ +\(([0-9.]+) per sec")
 def sections(server: str, quick: bool, only: Sequence[str]) -> Iterator[Section]:
     """Yield the tables of PARTS."""
     del server
-    wanted = [part for part in PARTS if not only or part in only]
+    parts = wanted(PARTS, only)
     with tempfile.TemporaryDirectory(prefix="stallscope-poke-") as name:
         folder = Path(name)
-        for part in wanted:
+        for part in parts:
             if part == "read-ahead":
                 yield read_ahead(folder, 2 if quick else 7)
             elif part == "pokes":

@@ -6,17 +6,16 @@ from __future__ import annotations
 import statistics
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
 from tests.bench import progress
 from tests.bench.events import final_line
 from tests.bench.stats import BenchError, Figure, Row, Section, figure
-from tests.bench.tools import process_tree
 from tests.bench.watchers import NOTHING, PEERS, Watcher, Watching, probe_waits, why_not
 from tests.support.servers import SqlServer
 from tests.support.servers.clients import idle_connections
 from tests.support.stalls.load import sysbench_load
 from tests.support.targets import Target
+from tests.support.usage import process_tree, pss_mb
 
 __all__ = ["FULL", "QUICK", "Sizes", "call_section", "need_section"]
 
@@ -97,7 +96,7 @@ def ask_all(state: State, asked: Target, other: Target, sizes: Sizes) -> dict[st
             batches = sizes.rare_batches if call == "function" else sizes.batches
             found[call] = float(asked.ask(f"{call} {batches}")["ns"])
     if state.name == "watched":
-        hits = sum(one["count"] for one in final_line(watching.lines).server.values())
+        hits = sum(one.count for one in final_line(watching.lines).server.values())
         if hits < sizes.rare_batches:
             raise BenchError(f"the uprobe was hit {hits} times of {sizes.rare_batches}")
     return found
@@ -111,16 +110,6 @@ def call_row(call: str, on: dict[str, dict[str, list[float]]]) -> Row:
         added = [a - b for a, b in zip(on[other][call], alone, strict=True)]
         cells[f"added where {other}"] = figure(added, "ns")
     return Row(CALLS[call], cells)
-
-
-def pss_kb(pid: int) -> int:
-    """Return the memory of a process and its children; what they share counts once."""
-    total = 0
-    for member in process_tree(pid):
-        for line in Path(f"/proc/{member}/smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
-                total += int(line.split()[1])
-    return total
 
 
 def need_section(server: SqlServer, sizes: Sizes) -> Section:
@@ -145,7 +134,7 @@ def need(name: str, server: SqlServer, sizes: Sizes) -> Row:
             time.sleep(1)
             used = watching.cpu_ns() - before
             cpu.append(used / 1e7 / (time.monotonic() - start))
-            memory.append(pss_kb(watching.pid) / 1024)
+            memory.append(pss_mb(process_tree(watching.pid)))
     seen = watching.seen()
     waits = seen.total / (seen.seconds or sizes.seconds)
     return Row(

@@ -14,13 +14,13 @@ from contextlib import contextmanager
 
 from tests.bench import progress
 from tests.bench.stats import BenchError, Row, Section
-from tests.bench.tools import tree_cpu_ns
 from tests.bench.watchers import Watcher, Watching, probe_waits
 from tests.support.bpf_objects import descriptors
 from tests.support.servers import SqlServer, program
 from tests.support.stalls.load import sysbench_load
+from tests.support.usage import tree_cpu_ns
 
-__all__ = ["program_section", "program_times", "timed_programs"]
+__all__ = ["program_section"]
 
 # include/uapi/linux/bpf.h, and the number of bpf(2) on x86-64.
 _SYS_BPF = 321

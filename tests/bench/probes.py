@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tests.bench import probe_cost, probe_exact, probe_latency, probe_poll, probe_programs
-from tests.bench.stats import Section
+from tests.bench.stats import Section, wanted
 from tests.bench.throughput import STORM_GOAL, Plan, server_section, storm_section
 from tests.support.servers import MariaDB, MySQL55, MySQL97, SqlServer
 
@@ -57,9 +57,6 @@ def sections(server_name: str, quick: bool, only: Sequence[str]) -> Iterator[Sec
     """Measure and yield one table after the other; ``only`` picks them by id or its beginning."""
     sizes = QUICK if quick else FULL
 
-    def wanted(name: str) -> bool:
-        return not only or any(name == one or name.startswith(f"{one}-") for one in only)
-
     alone: dict[str, Callable[[], Section]] = {
         "exact": lambda: probe_exact.exact_section(sizes.exact_runs),
         "cost-call": lambda: probe_cost.call_section(sizes.cost),
@@ -68,9 +65,6 @@ def sections(server_name: str, quick: bool, only: Sequence[str]) -> Iterator[Sec
         "throughput-storm-1000": lambda: storm_section(1000, 1000, STORM_GOAL, sizes.storm),
         "throughput-storm-0": lambda: storm_section(0, 0, None, sizes.storm),
     }
-    for name, measure in alone.items():
-        if wanted(name):
-            yield measure()
     on_servers: dict[str, Callable[[SqlServer], Section]] = {
         "latency-event": lambda server: probe_latency.event_section(server, sizes.latency),
         "latency-capture": lambda server: probe_latency.capture_section(server, sizes.latency),
@@ -80,11 +74,15 @@ def sections(server_name: str, quick: bool, only: Sequence[str]) -> Iterator[Sec
         on_servers[f"cost-programs-{test}"] = programs_under(test, sizes)
     for test in TESTS:
         on_servers[f"throughput-{test}"] = throughput_of(test, sizes)
-    if any(wanted(name) for name in on_servers):
+    names = wanted((*alone, *on_servers), only)
+    for name in names:
+        if name in alone:
+            yield alone[name]()
+    if not alone.keys() >= set(names):
         with SERVERS[server_name](DURABLE) as server:
-            for name, on_server in on_servers.items():
-                if wanted(name):
-                    yield on_server(server)
+            for name in names:
+                if name in on_servers:
+                    yield on_servers[name](server)
 
 
 def programs_under(test: str, sizes: Sizes) -> Callable[[SqlServer], Section]:

@@ -137,7 +137,7 @@ def _open(page: Path, runs: int, captures: int) -> list[tuple[float, float]]:
     try:
         from tests.support.browser import READY, chromium
     except ImportError as error:
-        raise BenchError(f"{error}: run scripts/setup --tests") from error
+        raise BenchError(f"{error}: run scripts/setup --all") from error
     took = []
     with chromium() as browser:
         for number in range(runs + 1):

@@ -1,14 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Medians and spreads, and tables of them."""
+"""Medians and spreads, tables of them, and which tables are wanted."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-__all__ = ["BenchError", "Figure", "Interval", "Row", "Section", "figure", "number", "render"]
+__all__ = [
+    "BenchError",
+    "Figure",
+    "Interval",
+    "Row",
+    "Section",
+    "figure",
+    "number",
+    "render",
+    "wanted",
+]
 
 
 class BenchError(Exception):
@@ -71,6 +81,20 @@ class Section(msgspec.Struct, frozen=True):
     goals: tuple[tuple[str, bool], ...] = ()
     left_out: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+
+
+def wanted(names: Iterable[str], only: Sequence[str]) -> list[str]:
+    """Return the tables that are asked for by name or beginning, or all. Raises: BenchError where
+    there is no such table.
+    """
+    known = list(names)
+    found = {
+        one: [one] if one in known else [name for name in known if name.startswith(f"{one}-")]
+        for one in only
+    }
+    if unknown := [one for one, of_it in found.items() if not of_it]:
+        raise BenchError(f"no table {', '.join(unknown)}; there are {', '.join(known)}")
+    return [name for name in known if not only or any(name in of_it for of_it in found.values())]
 
 
 def number(value: float) -> str:

@@ -21,10 +21,11 @@ import msgspec
 from stallscope.collectors.cputimes import cpu_seconds
 from tests.bench import progress
 from tests.bench.load import SERVERS
-from tests.bench.stats import BenchError, Figure, Row, Section, figure
+from tests.bench.stats import BenchError, Figure, Row, Section, figure, wanted
 from tests.support.cachefolders import MIB, ask, cached_by_fincore, filled, process_with
 from tests.support.servers import PATIENCE, SqlServer
 from tests.support.stalls.load import sysbench_load
+from tests.support.usage import io_bytes
 
 __all__ = ["sections"]
 
@@ -71,17 +72,17 @@ QUICK = Sizes(
 def sections(server_name: str, quick: bool, only: Sequence[str]) -> Iterator[Section]:
     """Measure single files, many files, and a server."""
     sizes = QUICK if quick else FULL
-    if not only or "files" in only:
+    names = wanted(("files", "exact", "cost", "uncache"), only)
+    if "files" in names:
         yield files_section(sizes)
-    wanted = {"exact", "cost", "uncache"} & set(only or ("exact", "cost", "uncache"))
-    if not wanted:
+    if names == ["files"]:
         return
     with SERVERS[server_name](*OPTIONS[server_name]) as server:
-        if "exact" in wanted:
+        if "exact" in names:
             yield exact_section(server)
-        if "cost" in wanted:
+        if "cost" in names:
             yield cost_section(server, sizes)
-        if "uncache" in wanted:
+        if "uncache" in names:
             yield uncache_section(server, sizes)
 
 
@@ -260,11 +261,6 @@ def _write_binlogs(server: SqlServer, mib: int) -> None:
     _write_back(server)
 
 
-def _reads(server: SqlServer) -> int:
-    text = Path(f"/proc/{server.pid}/io").read_text()
-    return int(text.partition("\nread_bytes:")[2].split()[0])
-
-
 def uncache_section(server: SqlServer, sizes: Sizes) -> Section:
     """Drop the binary logs from the cache while one thread writes."""
     progress(f"storage-cache: {sizes.binlog_mib} MiB of binary logs")
@@ -275,16 +271,16 @@ def uncache_section(server: SqlServer, sizes: Sizes) -> Section:
         for pair in range(sizes.uncache_pairs):
             progress(f"storage-cache: uncache, pair {pair + 1} of {sizes.uncache_pairs}")
             _cache_again(server)
-            read = _reads(server)
+            read = io_bytes(server.pid, "read_bytes")
             first = _window(server, sizes.uncache_seconds)[1]
-            read_before = _reads(server) - read
+            read_before = io_bytes(server.pid, "read_bytes") - read
             begun = time.monotonic()
             done = _command(server, "--uncache", "binlog", "--yes")
             times.append((time.monotonic() - begun) * 1e3)
             freed.append(float(done["uncache"]["freed_bytes"]) / MIB)
-            read = _reads(server)
+            read = io_bytes(server.pid, "read_bytes")
             last = _window(server, sizes.uncache_seconds)[1]
-            reads.append((_reads(server) - read - read_before) / 1024)
+            reads.append((io_bytes(server.pid, "read_bytes") - read - read_before) / 1024)
             before.append(first)
             after.append(last)
             ratios.append(last / first)

@@ -20,12 +20,12 @@ from stallscope.collectors.host.writes import host_writes
 from stallscope.model import storagewrites
 from stallscope.model.storagewrites import WritesReport
 from tests.bench import progress
-from tests.bench.stats import BenchError, Figure, Interval, Row, Section, figure
-from tests.bench.tools import process_cpu_ns
+from tests.bench.stats import BenchError, Figure, Interval, Row, Section, figure, wanted
 from tests.support.servers import MariaDB, MySQL55, MySQL97, Postgres, SqlServer
 from tests.support.servers.mysql97 import DATA_OPTIONS
 from tests.support.servers.newdata import CREATE_SECONDS, new_data
 from tests.support.stalls.load import sysbench, sysbench_postgres
+from tests.support.usage import process_cpu_ns
 
 __all__ = ["measured", "sections", "updates"]
 
@@ -62,15 +62,9 @@ QUICK = Sizes(rows=100_000, warm_seconds=2.0, seconds=6.0)
 def sections(_server: str, quick: bool, only: Sequence[str]) -> Iterator[Section]:
     """Measure the parts, one after the other."""
     sizes = QUICK if quick else FULL
-    for name, part in (
-        ("classes", classes),
-        ("doublewrite", doublewrite),
-        ("settings", settings),
-        ("folios", folios),
-        ("cost", cost),
-    ):
-        if not only or name in only:
-            yield part(sizes)
+    parts = {part.__name__: part for part in (classes, doublewrite, settings, folios, cost)}
+    for name in wanted(parts, only):
+        yield parts[name](sizes)
 
 
 def classes(sizes: Sizes) -> Section:
@@ -193,8 +187,8 @@ def settings(sizes: Sizes) -> Section:
     version = ""
     for name, kind, options, other, others in changes:
         found = []
-        for which, wanted in ((kind, options), (other, others)):
-            with which("--innodb-flush-method=O_DIRECT", *wanted, parent=DISK) as server:
+        for which, words in ((kind, options), (other, others)):
+            with which("--innodb-flush-method=O_DIRECT", *words, parent=DISK) as server:
                 found.append(_of(server, sizes))
                 version = server.version()
         factor = _database(found[1]) / _database(found[0])

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 
 from tests.bench import progress
 from tests.bench.stats import BenchError, Figure, Row, Section, figure
-from tests.bench.tools import tree_cpu_ns
 from tests.bench.watchers import (
     NOTHING,
     PEERS,
@@ -25,6 +24,7 @@ from tests.bench.watchers import (
 from tests.support.servers import SqlServer
 from tests.support.stalls.load import sysbench_load
 from tests.support.targets import Target
+from tests.support.usage import tree_cpu_ns
 
 __all__ = [
     "Plan",
@@ -35,7 +35,7 @@ __all__ = [
     "ratios",
     "server_section",
     "storm_section",
-    "workable",
+    "window",
 ]
 
 SERVER_GOAL = 0.98
@@ -182,26 +182,26 @@ def section_of(
 
 def server_section(server: SqlServer, test: str, threads: int, plan: Plan) -> Section:
     """Compare what sysbench gets out of a server with probes and without."""
-
-    def meter() -> Window:
-        start, before = time.monotonic(), server.status("Questions")
-        cpu = tree_cpu_ns(server.pid)
-        time.sleep(plan.seconds)
-        done = server.status("Questions") - before
-        if done <= 0:
-            raise BenchError(f"{server.name} does nothing")
-        return Window(done / (time.monotonic() - start), (tree_cpu_ns(server.pid) - cpu) / done)
-
     with sysbench_load(server, threads, test):
         return section_of(
             f"throughput-{test}",
             f"Queries of {test}, {server.name} {server.version()}, {threads} sysbench threads,"
             f" {plan.pairs} pairs of {plan.seconds:g} s",
             server.pid,
-            meter,
+            lambda: window(server, plan.seconds),
             plan,
             SERVER_GOAL,
         )
+
+
+def window(server: SqlServer, seconds: float) -> Window:
+    """Count the server's queries, and the CPU time of one, for a while."""
+    start, before, cpu = time.monotonic(), server.status("Questions"), tree_cpu_ns(server.pid)
+    time.sleep(seconds)
+    done = server.status("Questions") - before
+    if done <= 0:
+        raise BenchError(f"{server.name} does nothing")
+    return Window(done / (time.monotonic() - start), (tree_cpu_ns(server.pid) - cpu) / done)
 
 
 def storm_section(inside_ns: int, outside_ns: int, goal: float | None, plan: Plan) -> Section:

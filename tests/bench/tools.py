@@ -24,13 +24,13 @@ from stallscope.model import capturefile
 from stallscope.model.capture import Capture, Label
 from tests.bench.stats import BenchError
 from tests.support.servers import program
+from tests.support.usage import process_tree, status_kb, tree_cpu_ns
 
 __all__ = [
     "COLD_PROBE",
     "PEERS",
     "Control",
     "Once",
-    "Peer",
     "ServingProbe",
     "Stack",
     "Taken",
@@ -38,11 +38,7 @@ __all__ = [
     "cold_probe",
     "command",
     "peers",
-    "process_cpu_ns",
-    "process_tree",
     "read_back",
-    "status_kb",
-    "tree_cpu_ns",
 ]
 
 COLD_PROBE = "stallscope-probe snap"
@@ -323,41 +319,3 @@ class ServingProbe:
         for line in self._lines():
             if json.loads(line).get("type") == "ready":
                 return
-
-
-def process_tree(pid: int) -> list[int]:
-    """Return a process and all that it and its threads have started: a probe and its workers."""
-    found = [pid]
-    for member in found:
-        for task in Path(f"/proc/{member}/task").iterdir():
-            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-                found += (int(child) for child in (task / "children").read_text().split())
-    return found
-
-
-def tree_cpu_ns(pid: int) -> int:
-    """Return the CPU time so far of the threads of a process and its children.
-
-    By /proc/PID/task/TID/schedstat, in ns: /proc/PID/stat counts in steps of 10 ms.
-    """
-    return sum(
-        int((task / "schedstat").read_text().split()[0])
-        for member in process_tree(pid)
-        for task in Path(f"/proc/{member}/task").iterdir()
-    )
-
-
-def process_cpu_ns(pid: int) -> int:
-    """Return the CPU time so far of a process, of its threads that have ended too, in ns.
-
-    By its clock, as clock_getcpuclockid(3) makes its number: CPUCLOCK_SCHED of the process.
-    """
-    return time.clock_gettime_ns(~pid << 3 | 2)
-
-
-def status_kb(pid: int, key: str) -> int:
-    """Return a size from /proc/PID/status in KiB."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith(key + ":"):
-            return int(line.split()[1])
-    return 0

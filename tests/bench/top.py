@@ -15,13 +15,13 @@ from pathlib import Path
 from tests.bench import progress
 from tests.bench.load import SERVERS
 from tests.bench.stats import BenchError, Figure, Row, Section, figure
-from tests.bench.tools import process_tree, tree_cpu_ns
 from tests.support.pty_child import OnTerminal, on_terminal
 from tests.support.servers import SqlServer
 from tests.support.servers.clients import idle_connections
 from tests.support.servers.waiting import wait_until
 from tests.support.stalls import metadata_lock_pileup
 from tests.support.stalls.load import sysbench_load
+from tests.support.usage import process_tree, tree_cpu_ns
 
 __all__ = ["sections"]
 

@@ -16,9 +16,9 @@ from tests.bench import progress
 from tests.bench.endurance_scale import limits_raised
 from tests.bench.heartbeat import Heartbeat
 from tests.bench.stats import BenchError, Row, Section, figure
-from tests.bench.tools import tree_cpu_ns
 from tests.support.serving import ask, serving
 from tests.support.targets import Target
+from tests.support.usage import tree_cpu_ns
 
 __all__ = ["sections"]
 

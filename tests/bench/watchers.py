@@ -22,9 +22,9 @@ from typing import IO, Self
 from stallscope.collectors import probe
 from tests.bench.events import Lines, final_line
 from tests.bench.stats import BenchError
-from tests.bench.tools import tree_cpu_ns
 from tests.support.bpf_objects import descriptors
 from tests.support.servers import Late, program, wait_until
+from tests.support.usage import tree_cpu_ns
 
 __all__ = [
     "NOTHING",
@@ -239,7 +239,7 @@ class Watching:
         argv = [str(self.target) if word == "PID" else word for word in self.watcher.argv]
         path = program(argv[0])
         if path is None:
-            raise BenchError(f"{self.watcher}: no {argv[0]} here: run scripts/setup --tests")
+            raise BenchError(f"{self.watcher}: no {argv[0]} here: run scripts/setup --all")
         self._errors: IO[bytes] = tempfile.TemporaryFile()
         self._process = subprocess.Popen(
             [path, *argv[1:]],

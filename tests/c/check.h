@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 static int check_passed, check_failed;
 
@@ -63,6 +64,20 @@ static inline int check_done(void)
 {
 	printf("%d passed, %d failed\n", check_passed, check_failed);
 	return check_failed ? 1 : 0;
+}
+
+// The seed of what is random: the same one each time, unless the program is run with "random" or with
+// a number. It is printed.
+static inline unsigned long long check_seed(int argc, char **argv)
+{
+	unsigned long long seed = 20261129;
+
+	if (argc > 1 && !strcmp(argv[1], "random"))
+		seed = (unsigned long long)time(NULL) << 16 ^ (unsigned long long)clock();
+	else if (argc > 1)
+		seed = strtoull(argv[1], NULL, 0);
+	printf("seed %llu\n", seed);
+	return seed;
 }
 
 // Whether STALLSCOPE_REQUIRE lists it, by its name in tests/needs.py.

@@ -145,6 +145,16 @@ static inline void recording_make_directory(char directory[PATH_MAX])
 		abort();
 }
 
+// Mounts a small disk there, where this process may.
+static inline bool recording_mount(const char *directory, const char *options)
+{
+	if (mount("none", directory, "tmpfs", 0, options) == 0)
+		return true;
+	CHECK_INT(errno, EPERM);
+	printf("not tried: a full disk, since this process may not mount\n");
+	return false;
+}
+
 // Detaches, since a reader of /proc/PID/maps may keep a mapped file for a moment.
 static inline void recording_unmount(const char *directory)
 {

@@ -22,6 +22,7 @@ static void test_lines_of_kernels(void)
 	CHECK(parse(ROOT_LINE, &mount));
 	CHECK_INT(mount.id, 36);
 	CHECK_STRING(mount.device_number, "98:0");
+	CHECK_STRING(mount.root, "/mnt1");
 	CHECK_STRING(mount.point, "/mnt2");
 	CHECK_STRING(mount.type, "ext3");
 	CHECK_STRING(mount.device, "/dev/root");

@@ -5,34 +5,22 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
-#include "base/clock.h"
 #include "check.h"
 #include "core/core.h"
 #include "core_file.h"
-#include "frozen.h"
+#include "inputs.h"
+#include "snapshot/backend.h"
 #include "target_process.h"
 #include "unwind/worker.h"
 
-#define MAX_STACK (128 * 1024)
-
 static struct stall_arena arena;
 static struct stall_worker *worker;
-static uint64_t random_state;
-
-// xorshift64*
-static uint64_t random_word(void)
-{
-	random_state ^= random_state >> 12;
-	random_state ^= random_state << 25;
-	random_state ^= random_state >> 27;
-	return random_state * UINT64_C(0x2545f4914f6cdd1d);
-}
 
 static struct stall_error *read_core(int fd, struct stall_snapshot **ret)
 {
 	static const struct stall_core_options options = {.exe_fd = -1,
 							  .sysroot_fd = -1,
-							  .max_stack = MAX_STACK,
+							  .max_stack = STALL_DEFAULT_MAX_STACK,
 							  .max_threads = 1000};
 
 	arena.used = 0;
@@ -77,20 +65,50 @@ static void compare(const struct stall_snapshot *snapshot, const struct stall_un
 	}
 }
 
-// The stacks of the process while it is stopped, then its core.
+// A stop interrupts a system call: a thread goes back to the instruction of the call, and makes it
+// again when it runs. False where one has not for minutes.
+static bool wait_blocked(const struct stall_snapshot *snapshot)
+{
+	for (size_t i = 0; i < snapshot->thread_count; i++) {
+		char path[64], text[16] = "";
+
+		snprintf(path, sizeof(path), "/proc/%d/syscall", snapshot->threads[i].tid);
+		for (int k = 0; text[0] < '0' || text[0] > '9'; k++) { // else: running
+			FILE *file = fopen(path, "re");
+
+			if (k == 100000 || !file)
+				return false;
+			if (!fgets(text, sizeof(text), file))
+				text[0] = 0;
+			fclose(file);
+			if (k)
+				usleep(1000);
+		}
+	}
+	return true;
+}
+
+// The stacks of the process while its threads are stopped, then its core.
 static int make_core(struct target_process *target, struct expected *expected, size_t *ret_count)
 {
 	struct stall_snapshot *snapshot = NULL;
 	struct stall_unwound unwound = {};
+	struct stall_snapshot_options options;
+	void *state = NULL;
 
+	stall_snapshot_options_init(&options);
+	options.stop_reads = true;
+	options.deadline_ms = 60000;
 	arena.used = 0;
-	CHECK_OK(frozen_snapshot(&arena, target->pid, MAX_STACK, &snapshot));
+	CHECK_OK(stall_snapshot_create(&arena, &target->pid, 1, NULL, &snapshot));
+	CHECK_OK(stall_backend_ptrace.open(&options, &state));
+	CHECK_OK(stall_backend_ptrace.capture(state, snapshot, &options));
 	CHECK_OK(stall_worker_unwind(worker, snapshot, &unwound));
 	*ret_count = snapshot->thread_count;
 	CHECK(*ret_count <= 16);
 	expect(snapshot, &unwound, expected);
-	frozen_thaw(snapshot);
-	CHECK(frozen_wait_blocked(snapshot));
+	CHECK(wait_blocked(snapshot));
+	stall_backend_ptrace.close(state);
 	stall_unwound_deinit(&unwound);
 	stall_snapshot_destroy(snapshot);
 	return dump_core(target);
@@ -119,20 +137,12 @@ static void test_whole(int core, const struct expected *expected, size_t count)
 	stall_snapshot_destroy(snapshot);
 }
 
-static int copy_of(const uint8_t *bytes, size_t size)
-{
-	int fd = memfd_create("core", MFD_CLOEXEC);
-
-	CHECK(fd >= 0 && write(fd, bytes, size) == (ssize_t)size);
-	return fd;
-}
-
 // Reads it as far as it goes. True where it gave a snapshot.
 static bool try_core(const uint8_t *bytes, size_t size, size_t *ret_notes)
 {
 	struct stall_snapshot *snapshot = NULL;
 	struct stall_unwound unwound = {};
-	int fd = copy_of(bytes, size);
+	int fd = file_of(bytes, size);
 	struct stall_error *err = read_core(fd, &snapshot);
 
 	if (err) {
@@ -153,8 +163,8 @@ static void test_cut(const uint8_t *bytes, size_t size)
 {
 	size_t notes, partial = 0;
 
-	for (int i = 0; i < 64; i++) {
-		if (try_core(bytes, size * i / 64, &notes)) {
+	for (int i = 0; i < 16; i++) {
+		if (try_core(bytes, size * i / 16, &notes)) {
 			CHECK(notes > 0); // it says what is missing
 			partial++;
 		}
@@ -164,12 +174,12 @@ static void test_cut(const uint8_t *bytes, size_t size)
 	CHECK(!try_core((const uint8_t *)"#!/bin/sh\n", 10, &notes));
 }
 
-static void test_damaged(const uint8_t *original, size_t size)
+static void test_damaged(const uint8_t *original, size_t size, int rounds)
 {
 	_cleanup_free_ uint8_t *bytes = malloc(size);
 	size_t notes, opened = 0;
 
-	for (int round = 0; round < 150; round++) {
+	for (int round = 0; round < rounds; round++) {
 		memcpy(bytes, original, size);
 		// Headers and notes are at the front.
 		for (uint64_t i = random_word() % 200; i > 0; i--)
@@ -185,7 +195,7 @@ static void test_other_program(int core)
 	struct stall_core_options options = {
 		.exe_fd = open("/proc/self/exe", O_RDONLY | O_CLOEXEC),
 		.sysroot_fd = -1,
-		.max_stack = MAX_STACK,
+		.max_stack = STALL_DEFAULT_MAX_STACK,
 		.max_threads = 1000,
 	};
 	struct stall_snapshot *snapshot = NULL;
@@ -216,7 +226,7 @@ static void test_thread_limit(int core, size_t count)
 {
 	static const struct stall_core_options options = {.exe_fd = -1,
 							  .sysroot_fd = -1,
-							  .max_stack = MAX_STACK,
+							  .max_stack = STALL_DEFAULT_MAX_STACK,
 							  .max_threads = 2};
 	struct stall_snapshot *snapshot = NULL;
 
@@ -241,7 +251,7 @@ static void test_other_elf(void)
 	close(fd);
 }
 
-static void test_core(const char *dir)
+static void test_core(const char *dir, int rounds)
 {
 	static const char *const argv[] = {"threads", "8", "20", NULL};
 	struct expected expected[16];
@@ -264,7 +274,7 @@ static void test_core(const char *dir)
 	_cleanup_free_ uint8_t *bytes = malloc(size);
 	CHECK(pread(core, bytes, size, 0) == (ssize_t)size);
 	test_cut(bytes, size);
-	test_damaged(bytes, size);
+	test_damaged(bytes, size, rounds);
 }
 
 int main(int argc, char **argv)
@@ -272,12 +282,11 @@ int main(int argc, char **argv)
 	static const struct stall_worker_options options = {.deadline_ms = 20000};
 	char dir[] = "/tmp/stall-core-XXXXXX";
 
-	random_state = argc > 1 ? strtoull(argv[1], NULL, 0) : stall_clock_ns(CLOCK_REALTIME);
-	printf("seed %llu\n", (unsigned long long)random_state);
+	random_state = check_seed(argc, argv);
 	CHECK_OK(stall_arena_init(&arena, (size_t)1 << 30));
 	CHECK_OK(stall_worker_create(&arena, &options, &worker));
 	CHECK(mkdtemp(dir));
-	test_core(dir);
+	test_core(dir, argc > 1 ? 300 : 20);
 	test_other_elf();
 	CHECK(rmdir(dir) == 0);
 	stall_worker_destroy(worker);

@@ -23,14 +23,19 @@ static uint8_t image[IMAGE];
 static unsigned int reads, change_at;
 static uint64_t change_address, change_value;
 
+static void put_sized(uint64_t address, uint64_t value, size_t size)
+{
+	memcpy(image + (address - BASE), &value, size);
+}
+
 static void put(uint64_t address, uint64_t value)
 {
-	memcpy(image + (address - BASE), &value, sizeof(value));
+	put_sized(address, value, 8);
 }
 
 static void put_half(uint64_t address, uint32_t value)
 {
-	memcpy(image + (address - BASE), &value, sizeof(value));
+	put_sized(address, value, 4);
 }
 
 static void put_text(uint64_t address, const char *text, size_t size)
@@ -102,12 +107,13 @@ static void add_waiter(uint32_t thread, uint64_t word)
 
 /* Metadata locks, as in MySQL 5.5.9. */
 
-static const char mdl[] =
-	"THD.mdl_context=0xc8 THD.real_id=0x17b8 MDL_context.m_wait=0 "
-	"MDL_context.m_waiting_for=264 MDL_wait.m_COND_wait_status=48 MDL_ticket.next_in_lock=24 "
-	"MDL_ticket.m_type=40 MDL_ticket.m_ctx=48 MDL_ticket.m_lock=56 MDL_lock.key=8 "
-	"MDL_lock.m_granted.m_list.m_first=520 MDL_key.m_db_name_length=2 MDL_key.m_ptr=4 "
-	"mdl.global=0 mdl.scopes=0x83 mdl.object.3=0xc0 mdl.object.7=0xfe mdl.scope.0=0x82";
+#define MDL                                                                                        \
+	"THD.mdl_context=0xc8 THD.real_id=0x17b8 MDL_context.m_wait=0 "                            \
+	"MDL_context.m_waiting_for=264 MDL_wait.m_COND_wait_status=48 MDL_ticket.m_type=40 "       \
+	"MDL_ticket.m_ctx=48 MDL_ticket.m_lock=56 MDL_lock.key=8 MDL_key.m_db_name_length=2 "      \
+	"MDL_key.m_ptr=4 mdl.global=0 mdl.scopes=0x83 mdl.object.3=0xc0 mdl.object.7=0xfe "        \
+	"mdl.scope.0=0x82 "
+static const char mdl[] = MDL "MDL_ticket.next_in_lock=24 MDL_lock.m_granted.m_list.m_first=520";
 #define CONTEXT(i) (THD(i) + 0xc8)
 #define TICKET(i) (BASE + 0x10000 + (uint64_t)(i)*64)
 #define LOCK (BASE + 0x11000)
@@ -131,18 +137,22 @@ static void let_wait(int number, int thread, uint32_t type)
 }
 
 // Thread 1 wants all of the table, 2 wants to read it, 3 reads it.
-static void begin_mdl(void)
+static void begin_mdl_of(const char *text)
 {
-	begin(mdl);
+	begin(text);
 	for (int i = 0; i < THREADS; i++)
 		put(THD(i) + 0x17b8, PTHREAD(i));
-	put_text(LOCK + 12, "\2shop\0orders", 13);
-	put(LOCK + 10, 4); // the length of "shop"
+	put_sized(LOCK + 10, strlen("shop"), 2);
 	put_text(LOCK + 12, "\2shop\0orders", 13);
 	let_wait(1, 1, ALL);
 	let_wait(2, 2, READ);
 	add_ticket(3, 3, READ);
 	put(GRANTED, TICKET(3));
+}
+
+static void begin_mdl(void)
+{
+	begin_mdl_of(mdl);
 }
 
 static void test_metadata(void)
@@ -182,9 +192,7 @@ static void test_metadata(void)
 	CHECK_INT(found[1].owner, STALL_NO_THREAD);
 
 	// Without the rules of this version, nobody is named.
-	begin_mdl();
-	stall_layout_deinit(&layout);
-	CHECK_OK(stall_layout_add(&layout, strstr(mdl, "MDL_context.m_wait=")));
+	begin_mdl_of(strstr(mdl, "MDL_context.m_wait="));
 	CHECK_OK(stall_layout_add(&layout, "THD.mdl_context=0xc8"));
 	CHECK_OK(stall_metadata_locks_find(&memory));
 	CHECK_INT(found[1].owner, STALL_NO_THREAD); // no THD.real_id
@@ -221,63 +229,44 @@ static void test_metadata_holders(void)
 	CHECK_INT(found[1].owner, 3);
 }
 
-static void expect_nothing(void)
-{
-	CHECK_OK(stall_metadata_locks_find(&memory));
-	for (int i = 0; i < THREADS; i++)
-		CHECK(!found[i].found || found[i].owner == STALL_NO_THREAD);
-}
-
 static void test_hostile_metadata(void)
 {
-	begin_mdl();
-	put_half(TICKET(3) + 40, 0); // holds nobody up
-	put(TICKET(3) + 24, TICKET(3));
-	expect_nothing(); // a circle
+	static const struct {
+		bool found; // the lock, without its owner
+		struct {
+			uint64_t address, value;
+			size_t size;
+		} changes[2];
+	} cases[] = {
+		// A ticket that holds nobody up: in a circle, and with a next one far away.
+		{true, {{TICKET(3) + 40, 0, 4}, {TICKET(3) + 24, TICKET(3), 8}}},
+		{true, {{TICKET(3) + 40, 0, 4}, {TICKET(3) + 24, UINT64_MAX & ~UINT64_C(7), 8}}},
+		{true, {{TICKET(3) + 56, LOCK + 8, 8}}}, // of another lock
+		{true, {{GRANTED, TICKET(3) + 1, 8}}},
+		{true, {{TICKET(3) + 40, 77, 4}}}, // no mode
+		{false, {{LOCK + 10, 60000, 2}}},  // no length of this name
+		{false, {{LOCK + 15, 1, 1}}},	   // no letter
+		// Tickets that end with the memory, and that lie across.
+		{false,
+		 {{CONTEXT(1) + 264, BASE + IMAGE - 8, 8}, {CONTEXT(2) + 264, TICKET(2) + 4, 8}}},
+		{false,
+		 {{TICKET(1) + 56, BASE + IMAGE - 64, 8}, {TICKET(2) + 56, BASE + IMAGE - 64, 8}}},
+	};
 
-	begin_mdl();
-	put_half(TICKET(3) + 40, 0);
-	put(TICKET(3) + 24, UINT64_MAX & ~UINT64_C(7));
-	expect_nothing();
-
-	begin_mdl();
-	put(TICKET(3) + 56, LOCK + 8); // of another lock
-	expect_nothing();
-
-	begin_mdl();
-	put(GRANTED, TICKET(3) + 1);
-	expect_nothing();
-
-	begin_mdl();
-	put_half(TICKET(3) + 40, 77); // no mode
-	expect_nothing();
-
-	begin_mdl();
-	put(LOCK + 10, 60000); // no length of this name
-	put_text(LOCK + 12, "\2shop\0orders", 13);
-	expect_nothing();
-	CHECK(!found[1].found);
-
-	begin_mdl();
-	put_text(LOCK + 12, "\2sh\1p\0orders", 13);
-	expect_nothing();
-	CHECK(!found[1].found);
-
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		begin_mdl();
+		for (int k = 0; k < 2 && cases[i].changes[k].size; k++)
+			put_sized(cases[i].changes[k].address, cases[i].changes[k].value,
+				  cases[i].changes[k].size);
+		CHECK_OK(stall_metadata_locks_find(&memory));
+		CHECK_INT(found[1].found, cases[i].found);
+		for (int thread = 0; thread < THREADS; thread++)
+			CHECK(!found[thread].found || found[thread].owner == STALL_NO_THREAD);
+	}
 	begin_mdl();
 	put(TICKET(1) + 48, CONTEXT(2)); // of another context
 	CHECK_OK(stall_metadata_locks_find(&memory));
 	CHECK(!found[1].found);
-
-	begin_mdl();
-	put(CONTEXT(1) + 264, BASE + IMAGE - 8); // ends with the memory
-	put(CONTEXT(2) + 264, TICKET(2) + 4);
-	expect_nothing();
-	CHECK(!found[1].found && !found[2].found);
-
-	begin_mdl();
-	put(TICKET(1) + 56, BASE + IMAGE - 64);
-	put(TICKET(2) + 56, BASE + IMAGE - 64);
-	expect_nothing();
 }
 
 // What changes before the last look at it is not named: the holder's ticket is another's, or the
@@ -347,39 +336,8 @@ static void test_known_thds(void)
 // MariaDB 10.6 and later: links point into tickets, and the last one to the list itself.
 static void test_ring(void)
 {
-	begin_mdl();
-	CHECK_OK(stall_layout_add(&layout,
-				  "MDL_lock.m_granted.m_list.sentinel_=512 "
-				  "ilist_node<void>.next=0 MDL_ticket.ilist_node<void>=8"));
-	struct stall_layout ring = {};
-	char text[64];
-	static const char *const keys[] = {
-		"MDL_context.m_wait",
-		"MDL_context.m_waiting_for",
-		"MDL_wait.m_COND_wait_status",
-		"MDL_ticket.m_type",
-		"MDL_ticket.m_ctx",
-		"MDL_ticket.m_lock",
-		"MDL_lock.key",
-		"MDL_key.m_db_name_length",
-		"MDL_key.m_ptr",
-		"THD.mdl_context",
-		"THD.real_id",
-		"MDL_lock.m_granted.m_list.sentinel_",
-		"ilist_node<void>.next",
-		"MDL_ticket.ilist_node<void>",
-		"mdl.scopes",
-		"mdl.object.7",
-	};
-	for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
-		int64_t value;
-
-		CHECK(stall_layout_get(&layout, keys[i], &value));
-		snprintf(text, sizeof(text), "%s=%lld", keys[i], (long long)value);
-		CHECK_OK(stall_layout_add(&ring, text));
-	}
-	stall_layout_deinit(&layout);
-	layout = ring;
+	begin_mdl_of(MDL "MDL_lock.m_granted.m_list.sentinel_=512 ilist_node<void>.next=0 "
+			 "MDL_ticket.ilist_node<void>=8");
 	put(LOCK + 512, TICKET(4) + 8);
 	add_ticket(4, 4, 0);
 	put(TICKET(4) + 8, TICKET(3) + 8);
@@ -899,13 +857,11 @@ static void fill_at_random(void)
 	}
 }
 
-static void test_random_images(unsigned int seed)
+static void test_random_images(int rounds)
 {
 	static const char *const texts[] = {mdl, row, old_row, sync_55};
 
-	printf("seed %u\n", seed);
-	srandom(seed);
-	for (int round = 0; round < 40; round++) {
+	for (int round = 0; round < rounds; round++) {
 		begin(texts[round % 4]);
 		fill_at_random();
 		for (int i = 0; i < STALL_SERVER_GLOBALS; i++)
@@ -948,8 +904,9 @@ static void test_versions(void)
 	check_form("", false);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+	srandom((unsigned int)check_seed(argc, argv));
 	test_metadata();
 	test_metadata_holders();
 	test_hostile_metadata();
@@ -964,7 +921,7 @@ int main(void)
 	test_sx_latches();
 	test_mutexes();
 	test_sux();
-	test_random_images(20261126);
+	test_random_images(argc > 1 ? 2000 : 40);
 	test_versions();
 	stall_layout_deinit(&layout);
 	return check_done();

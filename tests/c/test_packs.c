@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Packs: written, read, damaged, found; and layouts of structures of this very program.
+// Packs: written, read, damaged, found. Those that are made of programs: tests/unit/test_packs.py.
 // `test-packs PACK` measures how long reading that one takes.
 #include <fcntl.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 #include <zlib.h>
 
@@ -14,8 +13,7 @@
 #include "base/clock.h"
 #include "check.h"
 #include "elf_image.h"
-#include "packs/layouts.h"
-#include "packs/pack_make.h"
+#include "inputs.h"
 #include "packs/pack_writer.h"
 #include "packs/structures.h"
 #include "unwind/pack_dirs.h"
@@ -62,14 +60,6 @@ static struct stall_pack_writer *make_writer(const uint8_t **ret, size_t *ret_si
 	CHECK_OK(stall_pack_writer_finish(writer, &header, layouts, strlen(layouts), 2, ret,
 					  ret_size));
 	return writer;
-}
-
-static int file_of(const uint8_t *bytes, size_t size)
-{
-	int fd = memfd_create("pack", MFD_CLOEXEC);
-
-	CHECK(fd >= 0 && write(fd, bytes, size) == (ssize_t)size);
-	return fd;
 }
 
 static bool count_symbol(void *arg, const struct stall_pack_symbol *symbol)
@@ -317,76 +307,6 @@ static void test_identities(void)
 	CHECK(!stall_identity_is_valid("../../etc/passwd"));
 }
 
-/* Layouts. */
-
-// Under names that a pack has.
-struct rw_lock_t {
-	int lock_word;
-	union {
-		long by_number;
-		struct {
-			char low, high;
-		};
-	};
-	unsigned int bits : 3;
-	struct {
-		void *owner;
-		struct rw_lock_t *next; // a pointer is not followed
-	} inner;
-	int waiters[4];
-};
-typedef struct {
-	char flag;
-	const volatile struct rw_lock_t nested;
-} mutex_t;
-// A pack has a structure's own name, not the typedef that C code has for it.
-struct opaque_THD {
-	int unused;
-};
-
-static struct rw_lock_t a_lock __attribute__((used));
-static mutex_t a_mutex __attribute__((used));
-static struct opaque_THD a_thd __attribute__((used));
-
-static long value_of(const struct stall_layouts *layouts, const char *key)
-{
-	char line[128];
-
-	snprintf(line, sizeof(line), "\n%s=", key);
-	const char *found = memmem(layouts->text, layouts->size, line, strlen(line));
-	if (!found && !strncmp(layouts->text, line + 1, strlen(line) - 1))
-		found = layouts->text - 1;
-	return found ? strtol(found + strlen(line), NULL, 10) : -1;
-}
-
-static void test_layouts(void)
-{
-	_cleanup_(stall_elf_destroyp) struct stall_elf *elf = NULL;
-	_cleanup_(stall_dwarf_destroyp) struct stall_dwarf *dwarf = NULL;
-	struct stall_layouts layouts = {};
-
-	CHECK_OK(stall_elf_open(open("/proc/self/exe", O_RDONLY | O_CLOEXEC), &elf));
-	CHECK_OK(stall_dwarf_open(elf, &dwarf));
-	CHECK(dwarf);
-	CHECK_OK(stall_layouts_read(dwarf, &layouts));
-	CHECK(!layouts.is_incomplete && !layouts.is_split && !layouts.ambiguous);
-	CHECK_INT(value_of(&layouts, "rw_lock_t#size"), sizeof(a_lock));
-	CHECK_INT(value_of(&layouts, "rw_lock_t.lock_word"), offsetof(struct rw_lock_t, lock_word));
-	CHECK_INT(value_of(&layouts, "rw_lock_t.by_number"), offsetof(struct rw_lock_t, by_number));
-	CHECK_INT(value_of(&layouts, "rw_lock_t.high"), offsetof(struct rw_lock_t, high));
-	CHECK_INT(value_of(&layouts, "rw_lock_t.inner"), offsetof(struct rw_lock_t, inner));
-	CHECK_INT(value_of(&layouts, "rw_lock_t.inner.next"),
-		  offsetof(struct rw_lock_t, inner.next));
-	CHECK_INT(value_of(&layouts, "rw_lock_t.waiters"), offsetof(struct rw_lock_t, waiters));
-	CHECK_INT(value_of(&layouts, "rw_lock_t.bits"), -1);
-	CHECK_INT(value_of(&layouts, "rw_lock_t.inner.next.waiters"), -1);
-	CHECK_INT(value_of(&layouts, "mutex_t#size"), sizeof(a_mutex));
-	CHECK_INT(value_of(&layouts, "mutex_t.nested.inner.owner"),
-		  offsetof(mutex_t, nested.inner.owner));
-	CHECK_INT(value_of(&layouts, "opaque_THD#size"), -1);
-	stall_layouts_deinit(&layouts);
-}
-
 static void test_names(void)
 {
 	char name[32];
@@ -397,49 +317,6 @@ static void test_names(void)
 	CHECK(!stall_structure_name("a=b", name, sizeof(name)));
 	CHECK(!stall_structure_name("a\nb", name, sizeof(name)));
 	CHECK(!stall_structure_name("0123456789012345678901234567890123", name, sizeof(name)));
-}
-
-// The whole way: of this program, whose names it then has.
-static void test_make(void)
-{
-	_cleanup_(stall_output_destroyp) struct stall_output *output = NULL;
-	_cleanup_(stall_pack_destroyp) struct stall_pack *pack = NULL;
-	struct stall_pack_summary summary = {};
-	struct stall_symbols *symbols = NULL;
-	struct stall_symbol symbol = {};
-	struct stat st;
-	char path[256];
-
-	snprintf(path, sizeof(path), "%s/own.pack", folder);
-	CHECK_OK(stall_output_create(path, false, &output));
-	stall_output_let_all_read(output);
-	CHECK_OK(stall_pack_make("/proc/self/exe", NULL, output, &summary));
-	CHECK_OK(stall_output_commit(output));
-	CHECK(stat(path, &st) == 0 && (st.st_mode & 07777) == 0644);
-	CHECK_INT(st.st_size, summary.bytes);
-	CHECK_STRING(summary.layouts_missing, "");
-	CHECK(summary.structures >= 2);
-	CHECK_OK(stall_pack_open(open(path, O_RDONLY), summary.identity, &pack));
-	CHECK_OK(stall_symbols_create(NULL, NULL, pack, &symbols));
-	CHECK(stall_symbols_find_name(symbols, "a_lock", &symbol));
-	CHECK_INT(symbol.size, sizeof(a_lock));
-	free(symbol.linkage);
-	stall_symbols_destroy(symbols);
-}
-
-static void test_make_fails(void)
-{
-	static const char *const paths[] = {"/no/such/file", "/etc/passwd", "/dev/null", "/tmp"};
-
-	for (size_t i = 0; i < sizeof(paths) / sizeof(paths[0]); i++) {
-		_cleanup_(stall_output_destroyp) struct stall_output *output = NULL;
-		struct stall_pack_summary summary;
-
-		CHECK_OK(stall_output_create_null(&output));
-		struct stall_error *err = stall_pack_make(paths[i], NULL, output, &summary);
-		CHECK(err && strstr(err->message, paths[i]));
-		stall_error_destroy(err);
-	}
 }
 
 static int measure(const char *path)
@@ -486,10 +363,7 @@ int main(int argc, char **argv)
 	test_found_by_name(bytes, size);
 	stall_pack_writer_destroy(writer);
 	test_identities();
-	test_layouts();
 	test_names();
-	test_make();
-	test_make_fails();
 	char command[256];
 	snprintf(command, sizeof(command), "rm -rf %s", folder);
 	CHECK(system(command) == 0);

@@ -2,7 +2,6 @@
 // Backends and locks of PostgreSQL, read from images of its shared memory, whole and damaged.
 #include <netinet/in.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include "base/layout.h"
 #include "check.h"
@@ -431,48 +430,6 @@ static void test_bad_lists(void)
 	}
 }
 
-// Any bytes: no thread is named that the snapshot does not have.
-static void test_random_damage(void)
-{
-	unsigned int seed = (unsigned int)time(NULL);
-	const char *given = getenv("STALLSCOPE_SEED");
-
-	if (given)
-		seed = (unsigned int)strtoul(given, NULL, 10);
-	printf("seed %u (STALLSCOPE_SEED repeats it)\n", seed);
-	srand(seed);
-	for (int round = 0; round < 2000; round++) {
-		struct postgres_image *image = make(versions[rand() % VERSIONS]);
-		size_t used = (size_t)(image->nodes - image->shared) + IMAGE_NODES * IMAGE_NODE;
-
-		image_make_lock(image, 0, 5, 745, 0);
-		image_hold(image, 0, 0, 0, 1 << EXCLUSIVE);
-		for (int i = 1; i < IMAGE_BACKENDS; i++)
-			image_wait(image, i, 0, i, SHARE);
-		for (int i = rand() % 64; i > 0; i--) {
-			size_t at = (size_t)rand() % used;
-
-			if (rand() % 2)
-				image->shared[at] = (uint8_t)rand();
-			else
-				image_u64(image->shared + at / 8 * 8,
-					  (uint64_t)(image->shared +
-						     (size_t)rand() % used / 8 * 8));
-		}
-		struct result result = read_image(image, NULL);
-		for (size_t i = 0; i < result.sessions.count; i++)
-			if (result.sessions.sessions[i].thread >= IMAGE_BACKENDS)
-				CHECK(false);
-		for (size_t i = 0; i < result.waits.count; i++)
-			if (result.waits.waits[i].thread >= IMAGE_BACKENDS ||
-			    (result.waits.waits[i].owner >= IMAGE_BACKENDS &&
-			     result.waits.waits[i].owner != STALL_POSTGRES_NO_OWNER))
-				CHECK(false);
-		result_deinit(&result);
-		image_destroy(image);
-	}
-}
-
 int main(void)
 {
 	test_every_version();
@@ -488,6 +445,5 @@ int main(void)
 	test_locks();
 	test_no_owner();
 	test_bad_lists();
-	test_random_damage();
 	return check_done();
 }

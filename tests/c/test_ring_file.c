@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rings are hostile: each check of the header by itself, what changes while it is read, and a file
-// that is cut under the reader.
+// that is cut under the reader. Links, pipes and rings of other users: tests/unit/test_rings.py.
 #include "check.h"
 
 #include <stddef.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 
-#include "base/privileges.h"
 #include "ring_image.h"
 #include "rings/ring_file.h"
 #include "rings/ring_releases.h"
@@ -16,6 +15,7 @@
 
 static char folder[] = "/tmp/stall-ring-XXXXXX";
 static char path[64];
+static struct stall_arena arena; // of what is copied
 
 static struct stall_ring *open_image(const struct ring_image *image)
 {
@@ -105,62 +105,9 @@ static void test_headers(void)
 		check_refused(&image, size, damages[i].why);
 		free(image.bytes);
 	}
-}
-
-static void test_files(void)
-{
 	struct ring_image image = image_create(getpid(), 1);
-	struct stall_ring *ring = NULL;
-	char link[80];
-
-	check_refused(&image, 0, "not a ring");
 	check_refused(&image, 100, "not a ring");
 	check_refused(&image, sizeof(struct stall_ring_header), "cut");
-	check_refused(&image, image.header->file_size - 1, "cut");
-	snprintf(link, sizeof(link), "%s/link", folder);
-	CHECK(symlink(path, link) == 0);
-	struct stall_error *err = stall_ring_open(link, false, &ring);
-	CHECK(err && !ring);
-	stall_error_destroy(err);
-	unlink(link);
-	// A FIFO must not hang the reader.
-	CHECK(mkfifo(link, 0600) == 0);
-	err = stall_ring_open(link, false, &ring);
-	CHECK(err && !ring);
-	stall_error_destroy(err);
-	unlink(link);
-	free(image.bytes);
-}
-
-// Root writes to another user's ring as that user, without the right to write to all files.
-static void test_ring_of_another_user(void)
-{
-	const uid_t nobody = 65534;
-	const struct stall_capability_sets had = stall_capabilities_read();
-	const uint64_t given_up = STALL_CAPABILITY(DAC_OVERRIDE);
-	struct stall_capability_sets sets = {had.permitted & ~given_up, had.permitted};
-	struct ring_image image = image_create(getpid(), 1);
-	struct stall_ring *ring = NULL;
-
-	CHECK(image_write(&image, path, image.header->file_size));
-	CHECK(chown(path, nobody, nobody) == 0 && chmod(path, 0600) == 0);
-	CHECK(stall_capabilities_write(&sets));
-	CHECK_INT(open(path, O_RDWR | O_CLOEXEC), -1);
-	CHECK_OK(stall_ring_open(path, true, &ring));
-	CHECK(ring && stall_ring_is_writable(ring));
-	CHECK_INT(ring ? stall_ring_owner(ring) : 0, nobody);
-	if (ring)
-		stall_ring_live(ring)->enabled = 0;
-	stall_ring_close(ring);
-	// Its owner may not write either. (What is permitted is in effect again after setfsuid(2).)
-	ring = NULL;
-	CHECK(stall_capabilities_write(&sets));
-	CHECK(chmod(path, 0400) == 0);
-	CHECK_OK(stall_ring_open(path, true, &ring));
-	CHECK(ring && !stall_ring_is_writable(ring) && !stall_ring_header(ring)->enabled);
-	stall_ring_close(ring);
-	CHECK(stall_capabilities_write(&had));
-	unlink(path);
 	free(image.bytes);
 }
 
@@ -264,7 +211,6 @@ static void test_releases(void)
 {
 	struct ring_image image = image_create(getpid(), 1);
 	struct stall_ring_releases releases;
-	struct stall_arena arena;
 
 	// The second cell's writer died.
 	for (uint64_t i = 0; i < 5; i++)
@@ -272,7 +218,6 @@ static void test_releases(void)
 			     i == 4 ? 128 : 64, 100 + i);
 	image_cell(&image, 1)->ticket = 2 * 1 + 1;
 	struct stall_ring *ring = open_image(&image);
-	CHECK_OK(stall_arena_init(&arena, 1 << 20));
 	CHECK_OK(stall_ring_releases_init(&releases, ring, &arena, 4096));
 	CHECK_INT(releases.count, 3);
 	CHECK_INT(releases.newest_ns, 104);
@@ -283,7 +228,6 @@ static void test_releases(void)
 	CHECK_INT(stall_ring_released_ns(&releases, 64), 102);
 	CHECK_INT(stall_ring_released_ns(&releases, 4711), 0);
 	stall_ring_releases_deinit(&releases);
-	stall_arena_deinit(&arena);
 	stall_ring_close(ring);
 	free(image.bytes);
 }
@@ -295,7 +239,6 @@ static void test_threads(void)
 	struct stall_ring_threads threads;
 	struct stall_ring_releases releases = {};
 	struct stall_snapshot snapshot = {};
-	struct stall_arena arena;
 
 	image_wait(&image, 0, 30, STALL_RING_MUTEX_LOCK, 0x1000, 50);
 	image_set_word(image_wait_stack(&image, 0, 64, 64, 90)->words, 8, 4711);
@@ -305,7 +248,6 @@ static void test_threads(void)
 	image_wait(&image, 3, -1, STALL_RING_MUTEX_LOCK, 0x2000, 30);
 	image_wait(&image, 4, 40, STALL_RING_COND_WAIT, 0x3000, 30)->seq = 8; // in no wait
 	struct stall_ring *ring = open_image(&image);
-	CHECK_OK(stall_arena_init(&arena, 1 << 20));
 	CHECK_OK(stall_ring_threads_init(&threads, ring, &arena, 4096));
 	CHECK_INT(threads.count, 3);
 	CHECK_INT(threads.newest_ns, 95);
@@ -331,7 +273,6 @@ static void test_threads(void)
 	CHECK_INT(owner, 4712); // the later one
 	free(snapshot.futexes);
 	stall_ring_threads_deinit(&threads);
-	stall_arena_deinit(&arena);
 	stall_ring_close(ring);
 	free(image.bytes);
 }
@@ -351,7 +292,6 @@ static void test_owners_that_wait(void)
 	struct stall_ring_threads threads;
 	struct stall_ring_releases releases = {};
 	struct stall_snapshot snapshot = {};
-	struct stall_arena arena;
 
 	add_waiter(&image, 0, 30, 0x1000, 50, 20, 90);
 	add_waiter(&image, 1, 20, 0x1000, 50, 0, 0);   // has just got it
@@ -361,7 +301,6 @@ static void test_owners_that_wait(void)
 	add_waiter(&image, 5, 70, 0x5000, 50, 80, 90);
 	add_waiter(&image, 6, 80, 0x6000, 50, 0, 0); // had 0x5000 while it waited
 	struct stall_ring *ring = open_image(&image);
-	CHECK_OK(stall_arena_init(&arena, 1 << 20));
 	CHECK_OK(stall_ring_threads_init(&threads, ring, &arena, 4096));
 	CHECK_OK(stall_ring_words_add(&snapshot, 0, &threads, &releases));
 	CHECK_INT(snapshot.futex_count, 4);
@@ -373,7 +312,6 @@ static void test_owners_that_wait(void)
 	}
 	free(snapshot.futexes);
 	stall_ring_threads_deinit(&threads);
-	stall_arena_deinit(&arena);
 	stall_ring_close(ring);
 	free(image.bytes);
 }
@@ -410,7 +348,6 @@ static void test_cut(void)
 	struct ring_image image = image_create(getpid(), 1);
 	struct stall_ring_releases releases;
 	struct stall_ring_threads threads;
-	struct stall_arena arena;
 	char *text = NULL;
 	uint64_t read_ns;
 	bool truncated;
@@ -423,7 +360,6 @@ static void test_cut(void)
 	CHECK(!stall_ring_was_cut(ring));
 	CHECK(truncate(path, STALL_RING_PAGE + 100) == 0);
 	CHECK(stall_ring_was_cut(ring));
-	CHECK_OK(stall_arena_init(&arena, 1 << 20));
 	CHECK_OK(stall_ring_threads_init(&threads, ring, &arena, 4096));
 	CHECK_OK(stall_ring_releases_init(&releases, ring, &arena, 4096));
 	CHECK_INT(releases.count, 0);
@@ -441,7 +377,6 @@ static void test_cut(void)
 	CHECK_INT(stall_ring_live(ring)->enabled, 0);
 	stall_ring_threads_deinit(&threads);
 	stall_ring_releases_deinit(&releases);
-	stall_arena_deinit(&arena);
 	stall_ring_close(ring);
 	free(image.bytes);
 }
@@ -451,10 +386,8 @@ int main(void)
 	if (!mkdtemp(folder))
 		return 1;
 	snprintf(path, sizeof(path), "%s/1-1.ring", folder);
+	CHECK_OK(stall_arena_init(&arena, 1 << 20));
 	test_headers();
-	test_files();
-	if (geteuid() == 0)
-		test_ring_of_another_user();
 	test_strings_end();
 	test_stacks();
 	test_records();
@@ -463,6 +396,7 @@ int main(void)
 	test_owners_that_wait();
 	test_maps();
 	test_cut();
+	stall_arena_deinit(&arena);
 	unlink(path);
 	rmdir(folder);
 	return check_done();

@@ -10,6 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/child_process.h"
 #include "check.h"
 
 #define PAGE 4096UL
@@ -117,11 +118,7 @@ static void test_read_futexes(void)
 	};
 	enum { COUNT = sizeof(words) / sizeof(words[0]) };
 	mprotect(page + 2 * PAGE, PAGE, PROT_NONE);
-	pid_t child = fork();
-	if (child == 0) {
-		for (;;)
-			pause();
-	}
+	pid_t child = stall_idle_child_create();
 	CHECK_OK(stall_arena_init(&arena, PAGE));
 	CHECK_OK(stall_snapshot_create(&arena, &child, 1, NULL, &snapshot));
 	snapshot->threads = calloc(COUNT, sizeof(*snapshot->threads));
@@ -160,12 +157,8 @@ static void test_processes(void)
 {
 	struct stall_arena arena;
 	struct stall_snapshot *snapshot = NULL;
-	pid_t child = fork();
+	pid_t child = stall_idle_child_create();
 
-	if (child == 0) {
-		for (;;)
-			pause();
-	}
 	pid_t pids[] = {child, getpid(), child};
 	CHECK_OK(stall_arena_init(&arena, PAGE));
 	CHECK_OK(stall_snapshot_create(&arena, pids, 3, NULL, &snapshot));

@@ -10,22 +10,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/child_process.h"
 #include "check.h"
 
 #define PAGE 4096UL
 
 static uint8_t *pages; // [readable][unreadable][readable], the same in the child
-
-static pid_t start_child(void)
-{
-	pid_t child = fork();
-
-	if (child == 0) {
-		for (;;)
-			pause();
-	}
-	return child;
-}
 
 static void end_child(pid_t child)
 {
@@ -162,7 +152,7 @@ static void test_two_threads(const struct stall_target *target)
 
 static void test_child(void)
 {
-	pid_t child = start_child();
+	pid_t child = stall_idle_child_create();
 	struct stall_target target;
 	pid_t *tids = NULL;
 	size_t count = 0;

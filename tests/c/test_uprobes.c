@@ -3,7 +3,6 @@
 #include <bpf/bpf.h>
 #include <stdlib.h>
 #include <sys/mman.h>
-#include <time.h>
 
 #include "base/clock.h"
 #include "check.h"
@@ -183,7 +182,7 @@ static void test_event_while_preempted(void)
 }
 
 // Nothing is believed: neither a name that is none, nor a lock of another transaction.
-static void test_false_claims(void)
+static void test_false_claims(uint32_t rounds)
 {
 	struct stall_server_wait wait = {};
 	uint8_t noise[4096];
@@ -192,7 +191,7 @@ static void test_false_claims(void)
 
 	CHECK(!stall_server_wait_describe(&lie, NULL, &wait));
 	CHECK_OK(stall_target_init(&self, getpid()));
-	for (uint32_t round = 0; round < 2000; round++) {
+	for (uint32_t round = 0; round < rounds; round++) {
 		for (size_t i = 0; i < sizeof(noise); i += sizeof(uint64_t)) {
 			// Pointers into the noise, so that chains of them lead on.
 			uint64_t value = random() % 4 ? (uintptr_t)noise + random() % 4000
@@ -298,11 +297,7 @@ static int start(void)
 
 int main(int argc, char **argv)
 {
-	unsigned int seed =
-		argc > 1 ? (unsigned int)strtoul(argv[1], NULL, 0) : (unsigned int)time(NULL);
-
-	printf("seed %u\n", seed);
-	srandom(seed);
+	srandom((unsigned int)check_seed(argc, argv));
 	int skip = start();
 	if (skip)
 		return skip;
@@ -323,7 +318,7 @@ int main(int argc, char **argv)
 	test_event();
 	test_event_while_preempted();
 	test_absent();
-	test_false_claims();
+	test_false_claims(argc > 1 ? 5000 : 200);
 	test_storm("storm 100000", "lock_wait", "_Z9lock_waitP9que_thr_t", 100000);
 	test_storm("step 2000", "srw_mutex_impl::wait_and_lock",
 		   "_ZN14srw_mutex_implILb1EE13wait_and_lockEv", 2000);

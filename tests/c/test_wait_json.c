@@ -167,7 +167,10 @@ static void test_line(void)
 // What only some lines have.
 static void test_more(void)
 {
-	static const struct stall_wait_number server[] = {{"lock_wait", 5}};
+	static const struct stall_wait_hits server[] = {
+		{"lock_wait", 5, false},
+		{"trx_weight_ge", 2, true},
+	};
 	static const struct stall_wait_program programs[] = {
 		{"sys_enter", "raw tracepoint sys_enter", NULL},
 		{"timer", "BPF timer", "this kernel has none: a scan does it"},
@@ -186,7 +189,7 @@ static void test_more(void)
 	line.in_flight_by = "reader";
 	line.events = &events;
 	line.server = server;
-	line.server_count = 1;
+	line.server_count = 2;
 	line.programs = programs;
 	line.program_count = 2;
 	CHECK_OK(stall_wait_line_write(&line, &json));
@@ -194,7 +197,8 @@ static void test_more(void)
 	json.data[json.size - 1] = '\0';
 	CHECK(strstr(json.data, "\"seconds\":1.000000,\"final\":true,\"targets\"") != NULL);
 	CHECK(strstr(json.data, "\"source\":\"inproc\",\"in_flight_by\":\"reader\"") != NULL);
-	CHECK(strstr(json.data, "\"keys\":[],\"events\":[],\"server\":{\"lock_wait\":{\"count\":5}}"
+	CHECK(strstr(json.data, "\"keys\":[],\"events\":[],\"server\":{\"lock_wait\":{\"count\":5,"
+				"\"event\":false},\"trx_weight_ge\":{\"count\":2,\"event\":true}}"
 				",\"lost\"") != NULL);
 	CHECK(strstr(json.data,
 		     ",\"programs\":[{\"name\":\"sys_enter\",\"attach\":\"raw tracepoint "

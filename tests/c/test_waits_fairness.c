@@ -47,9 +47,9 @@ static bool await_limit(struct stall_bpf_waits *waits)
 // A disk may take long for it, and the storm continues meanwhile.
 static void make_sync(struct actor *syncer, struct stall_bpf_waits *waits)
 {
-	struct pollfd answers = {.fd = fileno(syncer->answers), .events = POLLIN};
+	struct pollfd answers = {.fd = fileno(syncer->target.answers), .events = POLLIN};
 
-	actor_send(syncer, "fsync 1");
+	dprintf(syncer->target.stdin_fd, "fsync 1\n");
 	do {
 		take(waits);
 	} while (poll(&answers, 1, 5) == 0);
@@ -58,7 +58,7 @@ static void make_sync(struct actor *syncer, struct stall_bpf_waits *waits)
 
 int main(void)
 {
-	struct stall_bpf_waits_options options;
+	struct stall_bpf_waits_options options = options_of(ALL_KINDS, 1);
 	struct stall_bpf_waits *waits;
 	struct actor stormer, syncer;
 	int skip = require_waits();
@@ -66,13 +66,12 @@ int main(void)
 	if (skip)
 		return skip;
 	CHECK(actor_start(&stormer, "8", "0") && actor_start(&syncer, "1", "0"));
-	set_thresholds(&options, 1);
 	options.records_per_second = RECORDS_PER_SECOND;
 	CHECK_OK(stall_bpf_waits_create(&options, &waits));
-	CHECK_OK(stall_bpf_waits_add(waits, stormer.pid));
-	CHECK_OK(stall_bpf_waits_add(waits, syncer.pid));
+	CHECK_OK(stall_bpf_waits_add(waits, stormer.target.pid));
+	CHECK_OK(stall_bpf_waits_add(waits, syncer.target.pid));
 	// What a futex word is, its reader says: as long as nobody does, all of them are one flow.
-	actor_send(&stormer, "mutex 1000000 1 8");
+	dprintf(stormer.target.stdin_fd, "mutex 1000000 1 8\n");
 	CHECK(await_limit(waits));
 	for (int i = 0; i < SYNCS; i++)
 		make_sync(&syncer, waits);

@@ -1,53 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
-// The wait programs where room runs out, processes change, and the loader is killed.
+// The wait programs where room runs out and processes change.
 #include "ebpf/waits_read.h"
 #include "waits_watcher.h"
 
-#include <bpf/bpf.h>
 #include <errno.h>
 #include <pthread.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 
-static struct watcher *watcher_start(const struct stall_bpf_waits_options *options, pid_t pid)
+static void check_refused(struct stall_bpf_waits_options options)
 {
-	struct watcher *watcher = calloc(1, sizeof(*watcher));
+	struct stall_bpf_waits *waits = NULL;
+	struct stall_error *err = stall_bpf_waits_create(&options, &waits);
 
-	CHECK_OK(stall_bpf_waits_create(options, &watcher->waits));
-	CHECK_OK(stall_bpf_waits_add(watcher->waits, pid));
-	return watcher;
-}
-
-static void watcher_stop(struct watcher *watcher)
-{
-	stall_bpf_waits_destroy(watcher->waits);
-	free(watcher);
-}
-
-static bool is_alive(const struct actor *actor)
-{
-	return waitpid(actor->pid, NULL, WNOHANG | WUNTRACED) == 0;
+	CHECK(err && err->code == STALL_ERROR_USAGE && !waits);
+	stall_error_destroy(err);
 }
 
 static void test_options(void)
 {
-	struct stall_bpf_waits_options options;
+	struct stall_bpf_waits_options options = options_of(ALL_KINDS, 0);
 	struct stall_bpf_waits *waits = NULL;
-	struct stall_error *err;
 
-	stall_bpf_waits_options_init(&options);
-	options.kinds = 0;
-	err = stall_bpf_waits_create(&options, &waits);
-	CHECK(err && err->code == STALL_ERROR_USAGE && !waits);
-	stall_error_destroy(err);
-	stall_bpf_waits_options_init(&options);
+	check_refused(options_of(0, 0));
 	options.ring_bytes = 5000;
-	err = stall_bpf_waits_create(&options, &waits);
-	CHECK(err && err->code == STALL_ERROR_USAGE && !waits);
-	stall_error_destroy(err);
-	stall_bpf_waits_options_init(&options);
+	check_refused(options);
+	options = options_of(ALL_KINDS, 0);
 	CHECK_OK(stall_bpf_waits_create(&options, &waits));
-	err = stall_bpf_waits_add(waits, 0x3fffff); // above pid_max of any but the largest machines
+	struct stall_error *err = stall_bpf_waits_add(waits, 0x3fffff); // above any pid_max
 	CHECK(err && err->code == STALL_ERROR_NO_PROCESS);
 	stall_error_destroy(err);
 	stall_bpf_waits_destroy(waits);
@@ -56,36 +36,33 @@ static void test_options(void)
 // Two slots for eleven threads: two waiters are seen, the rest is counted.
 static void test_slots_full(struct actor *actor)
 {
-	struct stall_bpf_waits_options options;
+	struct stall_bpf_waits_options options = options_of(1U << STALL_WAIT_FUTEX, 1 * MS);
 	size_t count;
 
-	set_thresholds(&options, 1 * MS);
-	options.kinds = 1U << STALL_WAIT_FUTEX;
 	options.max_threads = 2;
-	struct watcher *watcher = watcher_start(&options, actor->pid);
-	json_decref(actor_do(actor, "mutex 3 10 6"));
+	struct watcher *watcher = watcher_start(&options, actor->target.pid);
+	actor_does(actor, "mutex 3 10 6");
 	watcher_take(watcher);
 	CHECK(lost(watcher, STALL_LOST_SLOTS_FULL) > 0);
 	stall_bpf_waits_slots(watcher->waits, &count);
 	CHECK_INT(count, 2);
 	for (size_t i = 0; i < watcher->record_count; i++)
-		CHECK(watcher->records[i].record.slot < 2);
+		CHECK(watcher->records[i].slot < 2);
 	watcher_stop(watcher);
 }
 
 // One key, which the first takes: the others are counted under their kind.
 static void test_keys_full(struct actor *actor)
 {
-	struct stall_bpf_waits_options options;
+	struct stall_bpf_waits_options options =
+		options_of(1U << STALL_WAIT_FSYNC | 1U << STALL_WAIT_FALLOCATE, 1000 * MS);
 	size_t count;
 	uint64_t waits = 0;
 
-	set_thresholds(&options, 1000 * MS);
-	options.kinds = 1U << STALL_WAIT_FSYNC | 1U << STALL_WAIT_FALLOCATE;
 	options.max_keys = 1;
-	struct watcher *watcher = watcher_start(&options, actor->pid);
-	json_decref(actor_do(actor, "fsync 23"));
-	json_decref(actor_do(actor, "fallocate 29"));
+	struct watcher *watcher = watcher_start(&options, actor->target.pid);
+	actor_does(actor, "fsync 23");
+	actor_does(actor, "fallocate 29");
 	watcher_take(watcher);
 	CHECK_INT(lost(watcher, STALL_LOST_KEYS_FULL), 29);
 	CHECK_INT(watcher->file_count, 1);
@@ -101,13 +78,11 @@ static void test_keys_full(struct actor *actor)
 // Each fsync is reported; a page holds few of them. What does not fit is counted, none twice.
 static void test_ring_full(struct actor *actor)
 {
-	struct stall_bpf_waits_options options;
+	struct stall_bpf_waits_options options = options_of(1U << STALL_WAIT_FSYNC, 0);
 
-	set_thresholds(&options, 0);
-	options.kinds = 1U << STALL_WAIT_FSYNC;
 	options.ring_bytes = 4096;
-	struct watcher *watcher = watcher_start(&options, actor->pid);
-	json_decref(actor_do(actor, "fsync 100"));
+	struct watcher *watcher = watcher_start(&options, actor->target.pid);
+	actor_does(actor, "fsync 100");
 	watcher_take(watcher);
 	size_t ends = count_records(watcher, STALL_RECORD_END, 0);
 	size_t flights = count_records(watcher, STALL_RECORD_IN_FLIGHT, 0);
@@ -120,13 +95,11 @@ static void test_ring_full(struct actor *actor)
 
 static void test_rate(struct actor *actor)
 {
-	struct stall_bpf_waits_options options;
+	struct stall_bpf_waits_options options = options_of(1U << STALL_WAIT_FALLOCATE, 0);
 
-	set_thresholds(&options, 0);
-	options.kinds = 1U << STALL_WAIT_FALLOCATE;
 	options.records_per_second = 5;
-	struct watcher *watcher = watcher_start(&options, actor->pid);
-	json_decref(actor_do(actor, "fallocate 100"));
+	struct watcher *watcher = watcher_start(&options, actor->target.pid);
+	actor_does(actor, "fallocate 100");
 	watcher_take(watcher);
 	size_t ends = count_records(watcher, STALL_RECORD_END, 0);
 	CHECK(ends >= 5 && ends < 100);
@@ -137,18 +110,16 @@ static void test_rate(struct actor *actor)
 // 64 bytes of a stack are never all of it.
 static void test_stack_short(struct actor *actor)
 {
-	struct stall_bpf_waits_options options;
+	struct stall_bpf_waits_options options = options_of(1U << STALL_WAIT_FALLOCATE, 0);
 
-	set_thresholds(&options, 0);
-	options.kinds = 1U << STALL_WAIT_FALLOCATE;
 	options.stack_bytes = 64;
-	struct watcher *watcher = watcher_start(&options, actor->pid);
-	json_decref(actor_do(actor, "fallocate 10"));
+	struct watcher *watcher = watcher_start(&options, actor->target.pid);
+	actor_does(actor, "fallocate 10");
 	CHECK(await_records(watcher, STALL_RECORD_END, 0, 10));
 	CHECK_INT(lost(watcher, STALL_LOST_STACK_SHORT), 10);
 	for (size_t i = 0; i < watcher->record_count; i++) {
-		if (watcher->records[i].record.type == STALL_RECORD_END)
-			CHECK_INT(watcher->records[i].record.stack_size, 64);
+		if (watcher->records[i].type == STALL_RECORD_END)
+			CHECK_INT(watcher->records[i].stack_size, 64);
 	}
 	watcher_stop(watcher);
 }
@@ -156,22 +127,19 @@ static void test_stack_short(struct actor *actor)
 // Nothing of the process is seen any more, its slots are free, and it can come back.
 static void test_remove(struct actor *actor)
 {
-	struct stall_bpf_waits_options options;
+	struct stall_bpf_waits_options options = options_of(ALL_KINDS, 5 * MS);
 	struct stall_wait_stat last;
 	size_t count, fsyncs = SIZE_MAX;
 
-	set_thresholds(&options, 5 * MS);
 	options.max_threads = 32;
-	json_t *answer = actor_do(actor, "mutex 1 1");
-	uint64_t word = hex_member(answer, "address");
-	json_decref(answer);
-	struct watcher *watcher = watcher_start(&options, actor->pid);
+	uint64_t word = actor_locks(actor, "mutex 1 1");
+	struct watcher *watcher = watcher_start(&options, actor->target.pid);
 	for (int i = 0; i < 8; i++) {
-		json_decref(actor_do(actor, "fsync 3"));
-		json_decref(wait_reported(&watcher, 1, actor, 6, word));
-		stall_bpf_waits_remove(watcher->waits, actor->pid);
-		json_decref(actor_do(actor, "mutex 1 10 6"));
-		CHECK_OK(stall_bpf_waits_add(watcher->waits, actor->pid));
+		actor_does(actor, "fsync 3");
+		wait_reported(watcher, actor, 6, word);
+		stall_bpf_waits_remove(watcher->waits, actor->target.pid);
+		actor_does(actor, "mutex 1 10 6");
+		CHECK_OK(stall_bpf_waits_add(watcher->waits, actor->target.pid));
 	}
 	watcher_take(watcher);
 	CHECK_INT(lost(watcher, STALL_LOST_SLOTS_FULL), 0);
@@ -208,16 +176,14 @@ static void test_remove(struct actor *actor)
 // While a thread waits for it, a key stays.
 static void test_not_retired(struct actor *actor)
 {
-	struct stall_bpf_waits_options options;
+	struct stall_bpf_waits_options options = options_of(ALL_KINDS, 1000 * MS);
 	struct stall_wait_stat last;
 	size_t count;
 
-	set_thresholds(&options, 1000 * MS);
-	struct watcher *watcher = watcher_start(&options, actor->pid);
-	json_t *answer = actor_do(actor, "hold mutex 2");
-	uint64_t word = hex_member(answer, "address");
+	struct watcher *watcher = watcher_start(&options, actor->target.pid);
+	uint64_t word = actor_locks(actor, "hold mutex 2");
 	const volatile struct stall_wait_stat *stat =
-		find_stat(watcher, actor->pid, STALL_WAIT_FUTEX, word);
+		find_stat(watcher, actor->target.pid, STALL_WAIT_FUTEX, word);
 	CHECK(stat);
 	for (int i = 0; stat && i < 2; i++) {
 		CHECK(!stall_bpf_waits_retire(watcher->waits,
@@ -225,8 +191,7 @@ static void test_not_retired(struct actor *actor)
 					      &last));
 		CHECK(stat->tag == stall_wait_tag((const struct stall_wait_key *)&stat->key));
 	}
-	json_decref(answer);
-	json_decref(actor_do(actor, "release"));
+	actor_does(actor, "release");
 	watcher_stop(watcher);
 }
 
@@ -302,7 +267,7 @@ static const struct stall_wait_record *find_process_record(const struct watcher 
 							   enum stall_process_change change)
 {
 	for (size_t i = 0; i < watcher->record_count; i++) {
-		const struct stall_wait_record *record = &watcher->records[i].record;
+		const struct stall_wait_record *record = &watcher->records[i];
 
 		if (record->type == STALL_RECORD_PROCESS && record->result == change)
 			return record;
@@ -329,7 +294,7 @@ static void check_stacks(const struct watcher *watcher, pid_t pid)
 	int threads = 0;
 
 	for (size_t i = 0; i < watcher->record_count; i++) {
-		const struct stall_wait_record *record = &watcher->records[i].record;
+		const struct stall_wait_record *record = &watcher->records[i];
 		uint64_t end = record->stack_address + record->stack_size;
 
 		if (record->type != STALL_RECORD_END || record->operation != 128)
@@ -347,10 +312,9 @@ static void check_stacks(const struct watcher *watcher, pid_t pid)
 
 static void test_process(void)
 {
-	struct stall_bpf_waits_options options;
+	struct stall_bpf_waits_options options = options_of(ALL_KINDS, 5 * MS);
 
 	shared = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	set_thresholds(&options, 5 * MS);
 	options.stack_bytes = 32768;
 	pid_t child = fork();
 	if (child == 0)
@@ -373,75 +337,6 @@ static void test_process(void)
 	check_nothing_lost(watcher);
 	watcher_stop(watcher);
 	munmap(shared, 4096);
-}
-
-// The numbers of the BPF programs that a process holds.
-static size_t held_programs(pid_t pid, uint32_t *numbers, size_t max)
-{
-	char path[512], line[128];
-	size_t count = 0;
-	struct dirent *entry;
-
-	snprintf(path, sizeof(path), "/proc/%d/fdinfo", pid);
-	DIR *folder = opendir(path);
-	while (folder && (entry = readdir(folder))) {
-		snprintf(path, sizeof(path), "/proc/%d/fdinfo/%s", pid, entry->d_name);
-		FILE *file = fopen(path, "re");
-		while (file && fgets(line, sizeof(line), file)) {
-			if (count < max && sscanf(line, "prog_id: %u", &numbers[count]) == 1)
-				count++;
-		}
-		if (file)
-			fclose(file);
-	}
-	if (folder)
-		closedir(folder);
-	return count;
-}
-
-// A loader that is killed leaves nothing attached, and its target runs on.
-static void test_killed(struct actor *actor)
-{
-	struct stall_bpf_waits_options options;
-	uint32_t numbers[64];
-	int ready[2];
-	char byte = 0;
-
-	set_thresholds(&options, 1 * MS);
-	CHECK(pipe(ready) == 0);
-	pid_t loader = fork();
-	if (loader == 0) {
-		struct stall_bpf_waits *waits;
-
-		if (!stall_bpf_waits_create(&options, &waits) &&
-		    !stall_bpf_waits_add(waits, actor->pid))
-			byte = 1;
-		if (write(ready[1], &byte, 1) == 1)
-			pause();
-		_exit(0);
-	}
-	CHECK(read(ready[0], &byte, 1) == 1 && byte == 1);
-	actor_send(actor, "mutex 20 5 6");
-	size_t count = held_programs(loader, numbers, 64);
-	CHECK(count >= 7);
-	kill(loader, SIGKILL);
-	waitpid(loader, NULL, 0);
-	json_decref(actor_answer(actor));
-	uint64_t end = stall_clock_ns(CLOCK_MONOTONIC) + PATIENCE_NS;
-	for (size_t i = 0; i < count; i++) {
-		int fd;
-
-		// They are freed after a grace period.
-		while ((fd = bpf_prog_get_fd_by_id(numbers[i])) >= 0 &&
-		       stall_clock_ns(CLOCK_MONOTONIC) < end) {
-			close(fd);
-			usleep(1000);
-		}
-		CHECK_INT(fd, -ENOENT);
-	}
-	CHECK(is_alive(actor));
-	close(ready[0]);
-	close(ready[1]);
 }
 
 // Many threads that come and go, so that slots and places are used over and over.
@@ -474,12 +369,11 @@ static void churn_main(void)
 
 static void test_churn(void)
 {
-	struct stall_bpf_waits_options options;
+	struct stall_bpf_waits_options options = options_of(ALL_KINDS, 1000 * MS);
 	size_t count;
 	int waiting = 0;
 
 	shared = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	set_thresholds(&options, 1000 * MS);
 	options.kinds = 1U << STALL_WAIT_FUTEX;
 	options.max_threads = 32;
 	pid_t child = fork();
@@ -520,7 +414,6 @@ int main(void)
 	test_stack_short(&actor);
 	test_remove(&actor);
 	test_not_retired(&actor);
-	test_killed(&actor);
 	actor_stop(&actor);
 	test_process();
 	test_churn();

@@ -6,10 +6,8 @@
 
 #include "ebpf/waits_loader.h"
 
-#include <dirent.h>
 #include <jansson.h>
 #include <poll.h>
-#include <sys/stat.h>
 
 #include "base/clock.h"
 #include "check.h"
@@ -21,44 +19,18 @@
 #define MAX_RECORDS 4096
 
 struct actor {
-	pid_t pid;
-	FILE *commands, *answers;
+	struct target_process target;
 	char folder[64];
 };
 
 static inline bool actor_start(struct actor *actor, const char *waiters, const char *idle)
 {
-	char path[PATH_MAX], line[1024];
-	int in[2], out[2];
-
 	snprintf(actor->folder, sizeof(actor->folder), "/var/tmp/stall-waits-XXXXXX");
-	target_path("known_waits", path);
-	if (access(path, X_OK) < 0 || !mkdtemp(actor->folder) || pipe(in) < 0 || pipe(out) < 0)
+	if (!mkdtemp(actor->folder))
 		return false;
-	actor->pid = fork();
-	if (actor->pid == 0) {
-		dup2(in[0], 0);
-		dup2(out[1], 1);
-		for (int fd = 3; fd < 256; fd++)
-			close(fd);
-		execl(path, path, actor->folder, "--waiters", waiters, "--idle", idle, NULL);
-		_exit(127);
-	}
-	close(in[0]);
-	close(out[1]);
-	actor->commands = fdopen(in[1], "w");
-	actor->answers = fdopen(out[0], "r");
-	while (fgets(line, sizeof(line), actor->answers)) {
-		if (!strcmp(line, "ready\n"))
-			return target_wait_reading(actor->pid);
-	}
-	return false;
-}
-
-static inline void actor_send(struct actor *actor, const char *command)
-{
-	fprintf(actor->commands, "%s\n", command);
-	fflush(actor->commands);
+	const char *const argv[] = {"known_waits", actor->folder, "--waiters", waiters,
+				    "--idle",	   idle,	  NULL};
+	return target_start(&actor->target, argv);
 }
 
 // The answer to a command; never NULL.
@@ -68,7 +40,7 @@ static inline json_t *actor_answer(struct actor *actor)
 	size_t capacity = 0;
 	json_t *answer = NULL;
 
-	if (getline(&line, &capacity, actor->answers) > 0)
+	if (getline(&line, &capacity, actor->target.answers) > 0)
 		answer = json_loads(line, 0, NULL);
 	CHECK(answer && !json_object_get(answer, "error"));
 	free(line);
@@ -77,47 +49,58 @@ static inline json_t *actor_answer(struct actor *actor)
 
 static inline json_t *actor_do(struct actor *actor, const char *command)
 {
-	actor_send(actor, command);
+	dprintf(actor->target.stdin_fd, "%s\n", command);
 	return actor_answer(actor);
 }
 
-static inline uint64_t hex_member(json_t *object, const char *name)
+// Where it does not matter what it answers.
+static inline void actor_does(struct actor *actor, const char *command)
 {
-	const char *text = json_string_value(json_object_get(object, name));
+	json_decref(actor_do(actor, command));
+}
 
-	return text ? strtoull(text, NULL, 16) : 0;
+// The address of its lock, which its answers have.
+static inline uint64_t actor_locks(struct actor *actor, const char *command)
+{
+	json_t *answer = actor_do(actor, command);
+	const char *text = json_string_value(json_object_get(answer, "address"));
+	uint64_t address = text ? strtoull(text, NULL, 16) : 0;
+
+	json_decref(answer);
+	return address;
 }
 
 static inline void actor_stop(struct actor *actor)
 {
-	char path[512];
-	DIR *folder = opendir(actor->folder);
-	struct dirent *entry;
+	char command[128];
 
-	kill(actor->pid, SIGKILL);
-	waitpid(actor->pid, NULL, 0);
-	fclose(actor->commands);
-	fclose(actor->answers);
-	while (folder && (entry = readdir(folder))) {
-		snprintf(path, sizeof(path), "%s/%s", actor->folder, entry->d_name);
-		unlink(path);
-	}
-	if (folder)
-		closedir(folder);
-	rmdir(actor->folder);
+	target_stop(&actor->target);
+	snprintf(command, sizeof(command), "rm -r %s", actor->folder);
+	CHECK_INT(system(command), 0);
 }
-
-struct reported {
-	struct stall_wait_record record;
-	uint64_t received_ns;
-};
 
 struct watcher {
 	struct stall_bpf_waits *waits;
-	struct reported records[MAX_RECORDS];
+	struct stall_wait_record records[MAX_RECORDS];
 	struct stall_wait_file files[256];
 	size_t record_count, file_count;
 };
+
+static inline struct watcher *watcher_start(const struct stall_bpf_waits_options *options,
+					    pid_t pid)
+{
+	struct watcher *watcher = calloc(1, sizeof(*watcher));
+
+	CHECK_OK(stall_bpf_waits_create(options, &watcher->waits));
+	CHECK_OK(stall_bpf_waits_add(watcher->waits, pid));
+	return watcher;
+}
+
+static inline void watcher_stop(struct watcher *watcher)
+{
+	stall_bpf_waits_destroy(watcher->waits);
+	free(watcher);
+}
 
 static inline void keep_wait(void *arg, const struct stall_wait_record *record,
 			     const uint8_t *stack)
@@ -128,8 +111,7 @@ static inline void keep_wait(void *arg, const struct stall_wait_record *record,
 	for (uint32_t i = 0; i < record->stack_size; i++) // all of it is there
 		sum += stack[i];
 	if (watcher->record_count < MAX_RECORDS)
-		watcher->records[watcher->record_count++] =
-			(struct reported){*record, stall_clock_ns(CLOCK_MONOTONIC)};
+		watcher->records[watcher->record_count++] = *record;
 }
 
 static inline void keep_file(void *arg, const struct stall_wait_file *file)
@@ -157,8 +139,8 @@ static inline size_t count_records(const struct watcher *watcher, uint32_t type,
 	size_t count = 0;
 
 	for (size_t i = 0; i < watcher->record_count; i++)
-		count += watcher->records[i].record.type == type &&
-			 (!id || watcher->records[i].record.key.id == id);
+		count += watcher->records[i].type == type &&
+			 (!id || watcher->records[i].key.id == id);
 	return count;
 }
 
@@ -181,22 +163,18 @@ static inline bool await_records(struct watcher *watcher, uint32_t type, uint64_
 	}
 }
 
-// Lets this number of threads wait for the mutex `word` and releases it once all watchers have a
-// record of each: only from then on their waker is recorded too. Returns what the target reports.
-static inline json_t *wait_reported(struct watcher **watchers, size_t watcher_count,
-				    struct actor *actor, size_t waiters, uint64_t word)
+// Lets this number of threads wait for the mutex `word` and releases it once the watcher has a record
+// of each: only from then on their waker is recorded too.
+static inline void wait_reported(struct watcher *watcher, struct actor *actor, size_t waiters,
+				 uint64_t word)
 {
+	size_t before = count_records(watcher, STALL_RECORD_IN_FLIGHT, word);
 	char command[32];
-	size_t before[4];
 
-	for (size_t i = 0; i < watcher_count; i++)
-		before[i] = count_records(watchers[i], STALL_RECORD_IN_FLIGHT, word);
 	snprintf(command, sizeof(command), "hold mutex %zu", waiters);
-	json_decref(actor_do(actor, command));
-	for (size_t i = 0; i < watcher_count; i++)
-		CHECK(await_records(watchers[i], STALL_RECORD_IN_FLIGHT, word,
-				    before[i] + waiters));
-	return actor_do(actor, "release");
+	actor_does(actor, command);
+	CHECK(await_records(watcher, STALL_RECORD_IN_FLIGHT, word, before + waiters));
+	actor_does(actor, "release");
 }
 
 static inline const volatile struct stall_wait_stat *find_stat(const struct watcher *watcher,
@@ -239,12 +217,18 @@ static inline void check_nothing_lost(const struct watcher *watcher)
 		CHECK_INT(lost(watcher, i), 0);
 }
 
-static inline void set_thresholds(struct stall_bpf_waits_options *options, uint64_t ns)
+// Of these kinds of waits, with one threshold for all.
+static inline struct stall_bpf_waits_options options_of(uint32_t kinds, uint64_t threshold_ns)
 {
-	stall_bpf_waits_options_init(options);
+	struct stall_bpf_waits_options options;
+
+	stall_bpf_waits_options_init(&options);
+	options.kinds &= kinds;
 	for (int kind = 0; kind < STALL_WAIT_KINDS; kind++)
-		options->threshold_ns[kind] = ns;
+		options.threshold_ns[kind] = threshold_ns;
+	return options;
 }
+#define ALL_KINDS (~0U)
 
 // Returns the test's exit code where waits cannot be watched, else 0.
 static inline int require_waits(void)

@@ -17,6 +17,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "inputs.h"
+
 #define CPU_SECONDS 5	 // of one input; most take milliseconds, under sanitizers
 #define MEMORY_MB "2048" // of all, of which sanitizers keep some hundreds
 
@@ -27,7 +29,7 @@ struct input {
 	size_t size;
 };
 
-static uint64_t random_state, seed, rounds;
+static uint64_t seed, rounds;
 
 // The current input, and the file for it if it crashes.
 static const struct input *running;
@@ -47,7 +49,7 @@ const char *__asan_default_options(void)
 
 const char *__ubsan_default_options(void)
 {
-	return "abort_on_error=1";
+	return "halt_on_error=1:abort_on_error=1";
 }
 
 // Takes no memory: the heap may be what is broken.
@@ -90,15 +92,6 @@ static void run(const struct input *input)
 	setitimer(ITIMER_PROF, &limit, NULL);
 	LLVMFuzzerTestOneInput(input->data, input->size);
 	running = NULL;
-}
-
-// xorshift64*
-static uint64_t random_word(void)
-{
-	random_state ^= random_state >> 12;
-	random_state ^= random_state << 25;
-	random_state ^= random_state >> 27;
-	return random_state * UINT64_C(0x2545f4914f6cdd1d);
 }
 
 static struct input load(const char *path)

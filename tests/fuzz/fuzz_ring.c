@@ -2,9 +2,8 @@
 // The input is a ring: its header, slots, stacks, records and maps.
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
+#include "inputs.h"
 #include "lock/lock_layout.h"
 #include "rings/ring_file.h"
 #include "rings/ring_releases.h"
@@ -95,12 +94,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	static struct stall_arena arena;
 	struct stall_ring *ring;
-	int fd = memfd_create("ring", MFD_CLOEXEC);
+	int fd = file_of(data, size);
 
 	if (!arena.base)
 		must(!stall_arena_init(&arena, 64 << 20));
 	stall_arena_reset(&arena, 1 << 20);
-	must(fd >= 0 && write(fd, data, size) == (ssize_t)size);
 	int again = dup(fd);
 	struct stall_error *err = stall_ring_open_fd(fd, "ring", &ring);
 	if (err) {

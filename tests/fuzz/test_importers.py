@@ -22,7 +22,7 @@ SECONDS = 100
 
 
 @pytest.mark.skipif(
-    importlib.util.find_spec("atheris") is None, reason="no atheris: pip install .[fuzz]"
+    importlib.util.find_spec("atheris") is None, reason="no atheris: .venv/bin/pip install atheris"
 )
 @pytest.mark.parametrize("name", FORMATS)
 def test_fuzz(name: str, tmp_path: Path) -> None:

@@ -93,28 +93,6 @@ def test_a_stall_is_in_the_fleet_while_it_goes_on_and_with_its_end(
     assert last["version"] == row["version"] != ""
 
 
-def test_a_killed_agents_incident_is_there_once(mariadb: MariaDB, tmp_path: Path) -> None:
-    triggers, dest, fleet = tmp_path / "t.toml", tmp_path / "store", tmp_path / "fleet"
-    fleet.mkdir()
-    triggers.write_text(BRIEF_TRIGGER)
-    options = ("--triggers", triggers, "--ship", f"file://{fleet}")
-    with metadata_lock_pileup(mariadb), agent(mariadb, dest, *options) as watch:
-        watch.wait(lambda: watch.of("stall"), "stall")
-        watch.kill()
-    (killed,) = incidents(dest)
-    assert killed.end_ns is None
-    with agent(mariadb, dest, *options):
-        wait_until(lambda: killed.id in ended(fleet), "the next agent ships it as interrupted")
-    row = latest(fleet)[killed.id]
-    assert row["interrupted"]
-    assert row["signature"] == "metadata-lock"
-    before = len([one for one in rows(fleet) if one["id"] == killed.id])
-    with agent(mariadb, dest, *options):
-        wait_until(lambda: rows(fleet, "agents"), "it has begun to ship")
-    assert len([one for one in rows(fleet) if one["id"] == killed.id]) == before
-    assert list(latest(fleet)).count(killed.id) == 1
-
-
 def test_no_secret_is_in_the_spool_the_log_or_the_process_list(
     mariadb: MariaDB, tmp_path: Path
 ) -> None:
@@ -171,23 +149,3 @@ def run(*words: object) -> str:
         check=True,
     )
     return done.stdout + done.stderr
-
-
-def test_a_pass_ships_before_it_ends_and_a_selection_is_shipped(
-    mariadb: MariaDB, tmp_path: Path
-) -> None:
-    triggers, dest, fleet = tmp_path / "t.toml", tmp_path / "store", tmp_path / "fleet"
-    fleet.mkdir()
-    triggers.write_text(BRIEF_TRIGGER)
-    with metadata_lock_pileup(mariadb):
-        words = ("cron", "-p", mariadb.pid, "--dest", dest, "--triggers", triggers)
-        run(*words, "--seconds", 8, "--ship", f"file://{fleet}")
-    (kept,) = incidents(dest)
-    assert ended(fleet) == [kept.id]
-    assert rows(fleet, "agents")
-    other = tmp_path / "other"
-    other.mkdir()
-    assert "1 incident" in run("incidents", "--dest", dest, "--ship", f"file://{other}")
-    assert ended(other) == [kept.id]
-    assert set(latest(other)) == set(latest(fleet))
-    assert latest(other)[kept.id]["uid"] == latest(fleet)[kept.id]["uid"]

@@ -18,28 +18,21 @@ from tests.support.servers import (
     Late,
     MariaDB,
     MySQL55,
-    MySQL97,
     SqlServer,
     wait_until,
 )
 from tests.support.stalls import (
     FILE_EXTEND_OPTIONS,
-    INDEX_LOCK_OPTIONS,
     REDO_SYNC_OPTIONS,
-    TABLE_STORM_OPTIONS,
     deadlock_check_storm,
     file_extend,
     global_read_lock,
-    index_lock,
     loop_device,
     make_journals,
     metadata_lock_pileup,
     redo_sync,
     row_lock_convoy,
-    table_open_storm,
-    template_of_tables,
 )
-from tests.support.stalls.index_lock import fill
 from tests.support.targets import trouble
 
 __all__: list[str] = []
@@ -93,15 +86,6 @@ class Watched:
         return wrong
 
 
-def sensitive(text: str, name: str, threshold: int) -> str:
-    """Return triggers of which one fires at another threshold."""
-    changed, count = re.subn(
-        rf'(name = "{name}"\n(?:[a-z].*\n)*threshold = )\d+', rf"\g<1>{threshold}", text
-    )
-    assert count == 1, f"{count} triggers {name}"
-    return changed
-
-
 def without_disk(text: str) -> str:
     """Return triggers without those of the disk."""
     return re.sub(r'(\nname = "(?:sync|space)-wait")', r"\1\nenabled = false", text)
@@ -146,7 +130,6 @@ def test_mariadb(tmp_path: Path, triggers: str) -> None:
         watched.expect("global read lock", global_read_lock, "global-read-lock")
 
 
-@pytest.mark.slow
 @pytest.mark.needs("mysql55", "freeze", "slap")
 def test_mysql55(tmp_path: Path, triggers: str) -> None:
     options = (*FILE_EXTEND_OPTIONS, *REDO_SYNC_OPTIONS)
@@ -170,37 +153,3 @@ def test_mysql55(tmp_path: Path, triggers: str) -> None:
                 "innodb-deadlock-check",
                 "innodb-row-lock",
             )
-
-
-@pytest.mark.slow
-@pytest.mark.needs("mysql55", "slap")
-def test_tables_that_are_opened_too_often(tmp_path: Path, triggers: str) -> None:
-    with (
-        MySQL55(*TABLE_STORM_OPTIONS, template=template_of_tables(), parent=MEMORY) as server,
-        one_incident_each(server, tmp_path, triggers) as watched,
-    ):
-        # The dictionary is cold, and its mutex the narrower place at first.
-        watched.expect("table opening", table_open_storm, "table-open-lock", "innodb-dict-lock")
-
-
-@pytest.mark.slow
-@pytest.mark.needs("mysql55")
-def test_an_index_that_is_read_from_the_disk(tmp_path: Path, triggers: str) -> None:
-    # What its statements read comes from the machine's disk, whose stalls are its own. The index is
-    # held for a few reads: on a fast disk that is far less than the usual 500 ms.
-    quick = without_disk(sensitive(triggers, "lock-convoy", 50))
-    with MySQL55(*INDEX_LOCK_OPTIONS) as server:
-        fill(server)
-        with one_incident_each(server, tmp_path, quick) as watched:
-            watched.expect("index lock", index_lock, "innodb-index-lock")
-
-
-@pytest.mark.slow
-@pytest.mark.needs("mysql97")
-def test_mysql97(tmp_path: Path, triggers: str) -> None:
-    # Its data lie on the machine's disk, whose stalls are its own.
-    quick = without_disk(triggers)
-    with MySQL97() as server, one_incident_each(server, tmp_path, quick) as watched:
-        watched.expect("metadata lock", metadata_lock_pileup, "metadata-lock")
-        watched.expect("row lock", row_lock_convoy, "innodb-row-lock")
-        watched.expect("global read lock", global_read_lock, "global-read-lock")

@@ -51,7 +51,13 @@ def dump(server: SqlServer) -> Path:
 
 
 @pytest.mark.needs("root", "gdb", "cores")
-@pytest.mark.parametrize("kind", SERVERS)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "mysql97",
+        *(pytest.param(name, marks=pytest.mark.nightly) for name in ("mariadb", "mysql55")),
+    ],
+)
 def test_same_stacks(kind: str, require: Callable[..., None]) -> None:
     require(kind)
     sysroot = root_folder() if kind == "mysql97" else None

@@ -3,11 +3,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
+from stallscope.agent import sources
+from stallscope.agent.events import WaitsReceived
 from stallscope.collectors import processes
 from stallscope.collectors.processes import Selector
 from stallscope.collectors.sql import credentials, deadlocks
@@ -19,6 +23,7 @@ from tests.live.test_server_uprobes import hits
 from tests.live.test_server_uprobes import watching as probed
 from tests.support.servers import PATIENCE, MariaDB, MySQL55, MySQL97, SqlServer, wait_until
 from tests.support.stalls.deadlocks import Deadlocks
+from tests.unit.agentfakes import FakeEnvironment, running
 
 MANY = 20
 PRINT_ALL = "--innodb-print-all-deadlocks=1"
@@ -38,10 +43,12 @@ def counted(server: SqlServer) -> float | None:
 
 
 @contextmanager
-def watching(server: SqlServer) -> Iterator[DeadlockWatch]:
+def watching(server: SqlServer, *, counts: bool = True) -> Iterator[DeadlockWatch]:
+    """Watch a server; ``counts``: ask for its counter, in the thread that polls."""
     found = processes.find_server(str(server.pid), Selector())
     connection = Connection(credentials.find(Sources(no_defaults=True), found)[0])
-    watch = DeadlockWatch(connection, server.pid, lambda: counted(server), PATIENCE)
+    counter = (lambda: counted(server)) if counts else (lambda: None)
+    watch = DeadlockWatch(connection, server.pid, counter, PATIENCE)
     try:
         yield watch
     finally:
@@ -142,18 +149,38 @@ def test_a_server_that_does_not_count(mysql55: MySQL55) -> None:
     assert (counts.seen, counts.counted, counts.missed) == (MANY, None, None)
 
 
+class WatchesDeadlocks(FakeEnvironment):
+    """An agent's surroundings, with a real watch among its sources."""
+
+    def __init__(self, watch: DeadlockWatch) -> None:
+        super().__init__()
+        self.kept: list[Deadlock] = []
+        self.deadlocks = sources.Deadlocks(watch, self.kept.append)
+
+    def sources(self, *_: object) -> sources.Sources:
+        return sources.Sources(
+            (self.status, self.deadlocks), deadlock_seen=self.deadlocks.deadlock_seen
+        )
+
+
 @pytest.mark.needs("root", "bpf", "waits")
-def test_the_probes_give_the_cue(mysql55: MySQL55) -> None:
-    """A uprobe sees that MySQL 5.5 weighs two transactions: each deadlock is then read."""
-    with watching(mysql55) as watch, probed(mysql55) as waits:
+def test_the_probes_give_the_agent_the_cue(mysql55: MySQL55, tmp_path: Path) -> None:
+    """A uprobe sees that MySQL 5.5 weighs two transactions: the agent then reads each deadlock."""
+    with watching(mysql55, counts=False) as watch, probed(mysql55) as waits:
         watch.begin()
-        maker = Deadlocks(mysql55)
-        found: list[Deadlock] = []
-        for _ in range(5):
-            maker.make(1)
-            waits.line(lambda line: hits(line, "trx_weight_ge") > 0)
-            found += watch.poll(cue=True)
-        assert len({deadlock.id for deadlock in found}) == 5
+        environment = WatchesDeadlocks(watch)
+        with running(environment, tmp_path) as agent:
+            wait_until(lambda: agent.metrics.polls > 1, "the watch has begun")
+            environment.kept.clear()
+            maker = Deadlocks(mysql55)
+            before = 0
+            for number in range(1, 6):
+                maker.make(1)
+                line = waits.line(lambda line: hits(line, "trx_weight_ge") > before)  # noqa: B023
+                before = hits(line, "trx_weight_ge")
+                agent.events.put(WaitsReceived(line, b"{}", time.monotonic_ns()))
+                wait_until(lambda: len(environment.kept) >= number, "it is kept")  # noqa: B023
+        assert len({deadlock.id for deadlock in environment.kept}) == 5
 
 
 def test_the_log_is_switched_on_later(mariadb: MariaDB) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from tests.live.shots import CHECKOUT
 from tests.support.servers import PATIENCE, wait_until
+from tests.support.targets import target_path
 
 pytestmark = pytest.mark.needs("root", "probe", "slap")
 
@@ -28,7 +29,7 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(CHECKOUT)}
     "kind",
     [
         pytest.param("mariadb", marks=pytest.mark.needs("mariadb")),
-        pytest.param("mysql55", marks=pytest.mark.needs("mysql55")),
+        pytest.param("mysql55", marks=[pytest.mark.needs("mysql55"), pytest.mark.nightly]),
     ],
 )
 @pytest.mark.needs("web")
@@ -45,12 +46,39 @@ def test_shows_the_verdict(kind: str, open_folder: Path, tmp_path: Path) -> None
     assert done.returncode == 0, done.stderr
     assert "all " in done.stdout
     assert "connections are still there" in done.stdout
-    assert done.stdout.splitlines()[-1] == f"demo: look at the stall in a browser: {page}"
+    assert f"demo: look at the stall in a browser: {page}" in done.stdout.splitlines()
+    assert "scripts/stallscope doctor" in done.stdout.splitlines()[-1]
     text = page.read_text("utf-8")
     assert "What to do" in text
     assert any(f">{verdict}</code>" in text for verdict in VERDICTS[kind])
 
 
+LIMITED = ["setpriv", "--bounding-set=-sys_ptrace,-sys_admin,-bpf,-perfmon", "--inh-caps=-all"]
+"""Root as in a container: it may not read the processes of others."""
+
+
+@pytest.mark.parametrize(("preload", "backend"), [("", "proc"), ("undumpable.so", "inproc")])
+@pytest.mark.needs("mariadb", "library")
+def test_takes_the_way_that_is_open(
+    preload: str, backend: str, open_folder: Path, tmp_path: Path
+) -> None:
+    more = {"LD_PRELOAD": str(target_path(preload))} if preload else {}
+    done = subprocess.run(
+        [*LIMITED, *DEMO, "--report", str(tmp_path / "stall.html")],
+        env={**ENVIRONMENT, **more, "TMPDIR": str(open_folder)},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "as root: this root may not read the processes of other users" in done.stdout
+    assert f"read by the backend {backend} (" in done.stdout
+    assert ("with the in-process library" in done.stdout) == (backend == "inproc")
+    assert "metadata-lock" in done.stdout
+
+
+@pytest.mark.nightly
 @pytest.mark.needs("mariadb")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.needs("web")

@@ -20,7 +20,7 @@ def runnable() -> list[Path]:
     ]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.needs("root", "bpf", "waits", "mariadb", "mysql55", "mysql97", "slap", "freeze", "web")
 @pytest.mark.parametrize(
     "page", runnable(), ids=lambda page: str(page.relative_to(docrun.CHECKOUT))

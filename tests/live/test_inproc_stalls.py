@@ -27,11 +27,9 @@ from stallscope.model.capture import Capture
 from tests.live.shots import (
     CHECKOUT,
     Captured,
-    names_lock_open,
     run,
     served,
     take,
-    threads_with,
     unharmed,
 )
 from tests.support.agents import agent, incidents
@@ -39,20 +37,13 @@ from tests.support.jail import Jail, jailed, python
 from tests.support.servers import MEMORY, MariaDB, MySQL55, MySQL97, SqlServer
 from tests.support.servers.inside import agent_inside, one_ring
 from tests.support.stalls import (
-    FILE_EXTEND_OPTIONS,
-    LONG_CHECKS,
     REDO_SYNC_OPTIONS,
-    TABLE_STORM_OPTIONS,
-    deadlock_check_storm,
-    file_extend,
     global_read_lock,
     loop_device,
     metadata_lock_pileup,
     redo_sync,
     row_lock_convoy,
     sysbench_load,
-    table_open_storm,
-    template_of_tables,
 )
 from tests.support.targets import trouble
 
@@ -62,9 +53,6 @@ pytestmark = [
     pytest.mark.needs("probe", "library", "jail", "mysql55"),
 ]
 
-STORM_TRIES = 20_000
-"""Captures at most, until some catch a moment that comes and goes."""
-ENOUGH = 3
 HEALTHY_SHOTS = 60
 HEALTHY_RATE = 50
 """Transactions a second, of twenty statements each."""
@@ -100,10 +88,6 @@ class Inmate:
         serve = (probe.find(), "serve", "--pid", self.jail.pid, "--backend", "inproc")
         return served(self.jail.command(*serve), self.folder, count, self.env)
 
-    def served_outside(self, count: int) -> Iterator[Path]:
-        """Yield captures of a probe that goes on, by BPF."""
-        return served((probe.find(), "serve", "--pid", self.server.pid), self.folder, count)
-
 
 @pytest.fixture
 def shared() -> Iterator[Path]:
@@ -130,10 +114,6 @@ def ns_blocker(shot: Captured) -> int | None:
     return thread.ns_tid or thread.tid
 
 
-def functions(frames: list[str]) -> list[str]:
-    return [frame.partition("(")[0] for frame in frames]
-
-
 SIGNATURES = catalog.load()
 
 
@@ -143,13 +123,14 @@ def verdict(file: Path) -> tuple[Capture, Finding | None]:
     return capture, findings[0] if findings else None
 
 
-@pytest.mark.parametrize("backend", ["bpf", "ptrace", "proc", "gdb"])
-def test_nothing_else_works_in_the_jail(backend: str, shared: Path) -> None:
+def test_nothing_else_works_in_the_jail(shared: Path) -> None:
     with inmate(MySQL55(), shared) as server:
-        done = server.stallscope("snap", "-p", server.jail.pid, "--backend", backend, "--no-sql")
-        assert done.returncode == 1, done.stdout
-        assert len(done.stderr.strip().splitlines()) == 1, done.stderr
-        assert re.match(r"stallscope: .*(CAP_SYS_PTRACE|run it as root)", done.stderr), done.stderr
+        for backend in ("bpf", "ptrace", "proc", "gdb"):
+            words = ("snap", "-p", server.jail.pid, "--backend", backend, "--no-sql")
+            done = server.stallscope(*words)
+            assert done.returncode == 1, done.stdout
+            assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+            assert re.match(r"stallscope: .*(CAP_SYS_PTRACE|run it as root)", done.stderr)
         for name in ("mem", "maps", "exe"):
             done = server.jail.run("cat", f"/proc/{server.jail.pid}/{name}")
             assert "Permission denied" in done.stderr
@@ -200,72 +181,6 @@ def verdicts(dest: Path) -> list[str | None]:
     """Return the signatures of all incidents of a store."""
     found = [incident.verdict for incident in incidents(dest)]
     return [None if verdict is None else verdict.signature for verdict in found]
-
-
-@pytest.mark.needs("bpf", "freeze")
-def test_file_extend(shared: Path) -> None:
-    with loop_device(MEMORY) as device:
-        server = MySQL55(*FILE_EXTEND_OPTIONS, parent=device.folder)
-        with inmate(server, shared) as inner, file_extend(server, device, 20):
-            with unharmed(server):
-                inside, outside = inner.inside(), inner.outside()
-            assert inside.signatures[0] == outside.signatures[0] == "innodb-file-extend"
-            assert ns_blocker(inside) == ns_blocker(outside)
-            found = inside.analysis["findings"][0]
-            assert "fil_extend_space_to_desired_size" in functions(found["blocker"]["frames"])
-            assert found["threads"] >= 10
-
-
-@pytest.mark.needs("bpf", "slap")
-@pytest.mark.timeout(1800)
-def test_table_open(shared: Path) -> None:
-    server = MySQL55(*TABLE_STORM_OPTIONS, parent=MEMORY, template=template_of_tables())
-    with inmate(server, shared) as inner, table_open_storm(server), unharmed(server):
-        outside = names_lock_open(
-            inner.served_outside(STORM_TRIES), SIGNATURES, ENOUGH, owner=False
-        )
-        inside = names_lock_open(inner.served_inside(STORM_TRIES), SIGNATURES, ENOUGH)
-    assert outside, f"not {ENOUGH} of {STORM_TRIES} captures by BPF named table-open-lock"
-    assert inside, f"not {ENOUGH} of {STORM_TRIES} captures from within did, and once its owner"
-
-
-@pytest.mark.needs("bpf", "slap")
-@pytest.mark.timeout(1800)
-def test_deadlock_check(shared: Path) -> None:
-    """BPF shows the search while it runs; the library shows those who release kernel_mutex."""
-    server = MySQL55(parent=MEMORY)
-    with (
-        inmate(server, shared) as inner,
-        deadlock_check_storm(server, LONG_CHECKS),
-        unharmed(server),
-    ):
-        for file in inner.served_outside(STORM_TRIES):
-            if b'"lock_deadlock_recursive' not in file.read_bytes():
-                continue
-            _, found = verdict(file)
-            if found is not None and found.signature == "innodb-deadlock-check":
-                break
-        else:
-            pytest.fail(f"none of {STORM_TRIES} captures by BPF named innodb-deadlock-check")
-        caught = 0
-        for file in inner.served_inside(STORM_TRIES):
-            if b'"release"' not in file.read_bytes():
-                continue
-            capture, found = verdict(file)
-            if found is None or found.signature != "innodb-deadlock-check":
-                continue
-            if found.confidence < SURE:
-                continue  # a hint: docs/verdict.md
-            assert found.blocker is not None
-            assert found.blocker.source == "release"
-            assert not found.blocker.certain
-            assert any("_check_and_lock" in frame for frame in found.blocker.frames)
-            assert any("was not seen" in line for line in found.against)
-            assert not threads_with(capture, "lock_deadlock_recursive")
-            caught += 1
-            if caught == ENOUGH:
-                return
-    pytest.fail(f"{caught} of {STORM_TRIES} captures named innodb-deadlock-check from within")
 
 
 OTHERS: dict[str, Callable[[], SqlServer]] = {
@@ -330,6 +245,7 @@ def test_mariadb_whose_disk_is_frozen(tmp_path: Path) -> None:
     assert "D" in {thread.state for thread in shot.capture.threads}
 
 
+@pytest.mark.nightly
 @pytest.mark.alone
 @pytest.mark.needs("sysbench")
 def test_load_that_is_no_stall_has_no_sure_finding(shared: Path) -> None:

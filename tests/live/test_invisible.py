@@ -48,7 +48,9 @@ TEMPORARY = (
 )
 
 
-@pytest.fixture(params=["mariadb118", "mysql97", "mysql55"])
+@pytest.fixture(
+    params=[pytest.param("mariadb118", marks=pytest.mark.nightly), "mysql97", "mysql55"]
+)
 def server(request: pytest.FixtureRequest) -> SqlServer:
     found = request.getfixturevalue(request.param)
     assert isinstance(found, SqlServer)

@@ -19,7 +19,7 @@ import pytest
 from stallscope.collectors import probe
 from stallscope.collectors.calibration import calibrating, stored
 from stallscope.model.capture import Capture, Thread
-from tests.live.shots import Captured, run, take, unharmed
+from tests.live.shots import ON_ONE_SERVER, Captured, run, take, unharmed
 from tests.live.test_sql_connection import stopped
 from tests.support.agents import agent, incidents
 from tests.support.servers import (
@@ -46,6 +46,7 @@ pytestmark = [pytest.mark.needs("bpf", "root"), pytest.mark.usefixtures("private
 
 HOLDS = "UPDATE t1 SET b = b + ? WHERE a = ?"
 READS = "SELECT SUM(total) FROM orders"
+_calibrations: dict[str, tuple[str, bytes]] = {}
 SAYS = "SELECT id, user, db, command, info FROM information_schema.processlist"
 
 
@@ -64,6 +65,20 @@ def calibrate(server: SqlServer) -> dict[str, Any]:
     found = json.loads(done.stdout)
     assert isinstance(found, dict)
     return found
+
+
+def calibrated(server: SqlServer) -> None:
+    """Use what an earlier test found for this build, or calibrate."""
+    folder = stored.folders()[0]
+    known = _calibrations.get(server.name)
+    if known is None:
+        calibrate(server)
+        (file,) = folder.iterdir()
+        _calibrations[server.name] = (file.name, file.read_bytes())
+        return
+    folder.mkdir(parents=True, mode=0o700)
+    (folder / known[0]).write_bytes(known[1])
+    (folder / known[0]).chmod(0o600)
 
 
 def without_sql(server: SqlServer, folder: Path, *options: object) -> Captured:
@@ -128,7 +143,7 @@ def test_mariadb_with_another_build(tmp_path: Path) -> None:
 
 
 def test_the_holder_of_a_metadata_lock(server: SqlServer, tmp_path: Path) -> None:
-    calibrate(server)
+    calibrated(server)
     with metadata_lock_pileup(server) as holder, unharmed(server):
         shot = without_sql(server, tmp_path)
         check_connections(server, shot.capture)
@@ -141,7 +156,7 @@ def test_the_holder_of_a_metadata_lock(server: SqlServer, tmp_path: Path) -> Non
 
 
 def test_the_holder_of_a_row_lock(server: SqlServer, tmp_path: Path) -> None:
-    calibrate(server)
+    calibrated(server)
     with row_lock_convoy(server, 12) as holder, unharmed(server):
         shot = without_sql(server, tmp_path)
         check_connections(server, shot.capture)
@@ -152,8 +167,9 @@ def test_the_holder_of_a_row_lock(server: SqlServer, tmp_path: Path) -> None:
         check_blocker(shot, "innodb-row-lock", holder, HOLDS)
 
 
+@ON_ONE_SERVER
 def test_a_server_that_takes_no_more_connections(server: SqlServer, tmp_path: Path) -> None:
-    calibrate(server)
+    calibrated(server)
     before = server.number("SELECT @@max_connections")
     with row_lock_convoy(server, 5) as holder, ExitStack() as stack:
         server.execute(f"SET GLOBAL max_connections = {len(server.connection_ids()) + 3}")
@@ -194,17 +210,18 @@ def lock_open_held(server: MySQL55) -> Iterator[int]:
 
 def test_who_holds_lock_open(mysql55: MySQL55, tmp_path: Path) -> None:
     """New statements wait for it, also those of a client that looks what happens."""
-    calibrate(mysql55)
+    calibrated(mysql55)
     with lock_open_held(mysql55) as holder:
         done = run("calibrate", "-p", mysql55.pid)
         assert done.returncode == 1
         with running_statements(mysql55, "mysql", ["SELECT host FROM user"] * 5):
-            shots = [without_sql(mysql55, tmp_path) for _ in range(1)]
-    check_blocker(shots[0], "table-open-lock", holder, "SELECT * FROM t1 WHERE a = ?")
+            shot = without_sql(mysql55, tmp_path)
+    check_blocker(shot, "table-open-lock", holder, "SELECT * FROM t1 WHERE a = ?")
 
 
+@ON_ONE_SERVER
 def test_each_capture_of_a_burst_has_its_own_statement(server: SqlServer, tmp_path: Path) -> None:
-    calibrate(server)
+    calibrated(server)
     ends: list[bool] = []
     statements = ("SELECT SLEEP(0.11), 'first'", "DO SLEEP(0.07)")
     normalized = {"SELECT SLEEP(?), ?", "DO SLEEP(?)"}
@@ -234,25 +251,25 @@ def test_each_capture_of_a_burst_has_its_own_statement(server: SqlServer, tmp_pa
     assert max(age for age in ages if age is not None) < 2e9
 
 
-@pytest.mark.parametrize("key", ["thd.self", "thd.id", "thd.tls"])
+@ON_ONE_SERVER
 def test_a_calibration_that_does_not_fit_is_not_used(
-    server: SqlServer, tmp_path: Path, kept: Path, key: str
+    server: SqlServer, tmp_path: Path, kept: Path
 ) -> None:
     found = calibrate(server)
     (path,) = kept.iterdir()
-    offsets = dict(found["layout"])
-    if key == "thd.self":  # one of them is enough
-        offsets = {name: at for name, at in offsets.items() if not name.startswith("thd.self.")}
-    offsets[key] += 40
-    path.write_text(json.dumps(found | {"layout": offsets}))
-    with idle_connections(server, 3) as idle:
-        shot = take(tmp_path, "-p", server.pid, "--no-sql")
-    ids = {connection_id(connection) for connection in idle}
-    assert not [t for t in shot.capture.threads if t.connection is not None]
-    if key != "thd.tls":  # there is nothing at all
-        (note,) = shot.capture.notes
-        assert "the calibration of this build does not fit" in note.message
-        assert "run `stallscope calibrate` again" in note.message
+    for key in ("thd.self", "thd.id", "thd.tls"):
+        offsets = dict(found["layout"])
+        if key == "thd.self":  # one of them is enough
+            offsets = {name: at for name, at in offsets.items() if not name.startswith("thd.self.")}
+        offsets[key] += 40
+        path.write_text(json.dumps(found | {"layout": offsets}))
+        with idle_connections(server, 3):
+            shot = take(tmp_path, "-p", server.pid, "--no-sql")
+        assert not [t for t in shot.capture.threads if t.connection is not None]
+        if key != "thd.tls":  # there is nothing at all
+            (note,) = shot.capture.notes
+            assert "the calibration of this build does not fit" in note.message
+            assert "run `stallscope calibrate` again" in note.message
     calibrate(server)
     with idle_connections(server, 3) as idle:
         shot = without_sql(server, tmp_path)
@@ -260,11 +277,12 @@ def test_a_calibration_that_does_not_fit_is_not_used(
     assert ids <= {thread.connection for thread in shot.capture.threads}
 
 
+@ON_ONE_SERVER
 def test_a_program_that_cannot_be_identified_is_said(
     server: SqlServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without that a capture would have no connections, and no word of why."""
-    calibrate(server)
+    calibrated(server)
     failing = tmp_path / "probe"
     failing.write_text(f'#!/bin/sh\ntest "$1" != memory || exit 1\nexec {probe.find()} "$@"\n')
     failing.chmod(0o755)
@@ -277,6 +295,7 @@ def test_a_program_that_cannot_be_identified_is_said(
     assert note.message.startswith("no connections from memory: ")
 
 
+@ON_ONE_SERVER
 def test_a_stalled_server_cannot_be_calibrated(server: SqlServer, kept: Path) -> None:
     begun = time.monotonic()
     with stopped(server):
@@ -289,12 +308,13 @@ def test_a_stalled_server_cannot_be_calibrated(server: SqlServer, kept: Path) ->
     assert not kept.exists()
 
 
+@ON_ONE_SERVER
 @pytest.mark.needs("waits")
 @pytest.mark.parametrize("sql", [True, False])
 def test_the_agent_keeps_what_memory_says(server: SqlServer, tmp_path: Path, sql: bool) -> None:
     """Without SQL it uses the calibration that is kept."""
     if not sql:
-        calibrate(server)
+        calibrated(server)
     triggers = tmp_path / "triggers.toml"
     variable = "Threads_running" if sql else "process.threads"
     triggers.write_text(
@@ -325,30 +345,30 @@ STATEMENTS = {
 }
 
 
-@pytest.mark.parametrize("kind", STATEMENTS)
-def test_statements_of_any_kind_do_no_harm(server: SqlServer, tmp_path: Path, kind: str) -> None:
-    calibrate(server)
+def test_statements_of_any_kind_do_no_harm(server: SqlServer, tmp_path: Path) -> None:
+    calibrated(server)
     server.execute("SET GLOBAL max_allowed_packet = 64 << 20")
-    with idle_connections(server, 1) as (connection,):
-        number = connection_id(connection)
-        # MySQL 9.7 cannot list processes while one runs binary data.
-        names = "latin1" if isinstance(server, MySQL97) else "binary"
-        with connection.cursor() as cursor:
-            cursor.execute(f"SET NAMES {kind if kind in ('gbk', 'latin1', 'utf8') else names}")
-        connection._execute_command(3, STATEMENTS[kind])  # type: ignore[attr-defined]
-        wait_until(lambda: server.in_state("User sleep"), "it sleeps")
+    # MySQL 9.7 cannot list processes while one runs binary data.
+    other = "latin1" if isinstance(server, MySQL97) else "binary"
+    with idle_connections(server, len(STATEMENTS)) as connections:
+        running = dict(zip(STATEMENTS, connections, strict=True))
+        for kind, connection in running.items():
+            with connection.cursor() as cursor:
+                cursor.execute(f"SET NAMES {kind if kind in ('gbk', 'latin1', 'utf8') else other}")
+            connection._execute_command(3, STATEMENTS[kind])  # type: ignore[attr-defined]
+        wait_until(lambda: server.in_state("User sleep") == len(running), "all of them sleep")
         with unharmed(server):
             shot = without_sql(server, tmp_path)
-        server.execute(f"KILL {number}")
-        socket_of(connection).close()
-    thread = of(shot.capture, number)
-    assert thread.command == "Query"
-    assert thread.activity == "User sleep"
-    assert thread.query is not None
-    if kind in ("latin1", "utf8"):
-        assert thread.query.startswith("SELECT SLEEP(?), ?")
-    text = json.dumps(shot.analysis) + repr(shot.capture)
-    assert "secr" not in text
+        for connection in connections:
+            server.execute(f"KILL {connection_id(connection)}")
+            socket_of(connection).close()
+    for kind, connection in running.items():
+        thread = of(shot.capture, connection_id(connection))
+        assert (thread.command, thread.activity) == ("Query", "User sleep"), kind
+        assert thread.query is not None
+        if kind in ("latin1", "utf8"):
+            assert thread.query.startswith("SELECT SLEEP(?), ?")
+    assert "secr" not in json.dumps(shot.analysis) + repr(shot.capture)
 
 
 @pytest.mark.parametrize("kept_of", ["pool", "threads"])

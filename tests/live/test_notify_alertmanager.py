@@ -50,7 +50,7 @@ def events(hook: Receiver) -> list[str]:
     return [posted.json["event"] for posted in list(hook.posted)]
 
 
-@pytest.mark.parametrize("kills", [0, 2])
+@pytest.mark.parametrize("kills", [0, pytest.param(2, marks=pytest.mark.nightly)])
 def test_a_stall_is_one_alert(mariadb: MariaDB, tmp_path: Path, kills: int) -> None:
     triggers, dest = tmp_path / "triggers.toml", tmp_path / "store"
     with receiver() as got, receiver() as hook, alertmanager(tmp_path, got) as manager:

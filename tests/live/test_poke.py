@@ -21,7 +21,7 @@ from tests.support.targets import trouble
 
 __all__: list[str] = []
 
-pytestmark = [pytest.mark.needs("root", "probe", "mysql55"), pytest.mark.slow]
+pytestmark = pytest.mark.needs("root", "probe", "mysql55")
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 READ_AHEAD = "Innodb_buffer_pool_read_ahead"

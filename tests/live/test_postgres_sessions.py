@@ -18,7 +18,7 @@ import pytest
 from stallscope.collectors import probe
 from stallscope.model import capturefile, memorysessions
 from stallscope.model.capture import Capture, LockKind
-from tests.live.shots import take
+from tests.live.shots import take, threads_with
 from tests.support.servers import MEMORY, Child, Postgres, Postgres17, wait_until
 from tests.support.servers.pgclients import HOLD
 from tests.support.servers.postgres import ASKING
@@ -44,7 +44,9 @@ LONGEST = 1024
 """The default of track_activity_query_size."""
 
 
-@pytest.fixture(scope="module", params=[Postgres, Postgres17])
+@pytest.fixture(
+    scope="module", params=[Postgres, pytest.param(Postgres17, marks=pytest.mark.nightly)]
+)
 def server(request: pytest.FixtureRequest, require: Callable[..., None]) -> Iterator[Postgres]:
     require(request.param.name)
     with request.param(parent=MEMORY) as started:
@@ -207,7 +209,14 @@ def test_snap_names_the_blocker_without_sql(
     for _ in range(4):
         clients.run("UPDATE t SET v = 6 WHERE id = 2", user="bert")
     clients.wait()
+    backends = server.backends()
     shot = take(tmp_path, "-p", server.pid, "--no-sql")
+    # A process per connection is one capture.
+    assert {server.pid, *backends} <= {process.pid for process in shot.capture.processes}
+    assert {server.pid, *backends} <= {thread.tid for thread in shot.capture.threads}
+    assert len(threads_with(shot.capture, "ProcSleep", "PostgresMain")) == 4
+    assert [trouble(pid) for pid in backends] == [[]] * len(backends)
+    wait_until(lambda: set(server.backends()) == set(backends), "the same backends")
     verdict = shot.analysis["findings"][0]
     assert verdict["signature"] == "postgres-heavyweight-lock"
     assert verdict["blocker"]["tid"] == holder

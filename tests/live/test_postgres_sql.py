@@ -35,7 +35,9 @@ PATIENT = ("--sql-deadline", LONGEST_SQL)
 STALLS = {"row": row_lock, "relation": relation_lock}
 
 
-@pytest.fixture(scope="module", params=[Postgres, Postgres17])
+@pytest.fixture(
+    scope="module", params=[Postgres, pytest.param(Postgres17, marks=pytest.mark.nightly)]
+)
 def server(request: pytest.FixtureRequest, require: Callable[..., None]) -> Iterator[Postgres]:
     require(request.param.name)
     with request.param(parent=MEMORY) as started:

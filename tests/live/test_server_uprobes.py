@@ -28,7 +28,7 @@ LOCK_WAITS = "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state
 
 def hits(line: WaitLine, function: str) -> int:
     """Return how often a function was called, by a line."""
-    return line.server.get(function, {"count": 0})["count"]
+    return line.server[function].count if function in line.server else 0
 
 
 def watching(server: SqlServer) -> Waits:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -23,7 +24,8 @@ from stallscope.collectors.sql.login import Login, Tls
 from stallscope.collectors.sql.processlist import Processlist
 from stallscope.collectors.sql.protocol import SqlSession
 from stallscope.collectors.sql.status import Status
-from tests.support.servers import PATIENCE, MariaDB, MySQL55, SqlServer, wait_until
+from tests.live.shots import ON_ONE_SERVER
+from tests.support.servers import MEMORY, PATIENCE, MariaDB, MySQL55, SqlServer, wait_until
 from tests.support.servers.clients import idle_connections, running_statements
 
 TRIES = 200
@@ -135,6 +137,7 @@ def test_leaving_is_no_aborted_client(server: SqlServer) -> None:
     assert server.status("Aborted_clients") == before
 
 
+@ON_ONE_SERVER
 def test_leaving_while_an_answer_comes_is_no_aborted_client(
     server: SqlServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -217,7 +220,7 @@ def test_refused_password_is_one_line_and_not_repeated(server: SqlServer) -> Non
 def test_stopped_server(require: Callable[..., None]) -> None:
     """A server that hangs has one statement of ours, and its late answer is dropped."""
     require("mariadb")
-    with MariaDB() as server, closing(Connection(login(server))) as connection:
+    with MariaDB(parent=MEMORY) as server, closing(Connection(login(server))) as connection:
         number = connection.open(PATIENCE).connection
         collector = Counting(connection, 0.3)
         with stopped(server):
@@ -261,7 +264,7 @@ class Counting(Status):
 
 def test_stopped_while_connecting(require: Callable[..., None]) -> None:
     require("mariadb")
-    with MariaDB() as server, closing(Connection(login(server))) as connection:
+    with MariaDB(parent=MEMORY) as server, closing(Connection(login(server))) as connection:
         with stopped(server):
             begin = time.monotonic()
             with pytest.raises(LateError) as late:
@@ -279,7 +282,7 @@ def test_stopped_while_connecting(require: Callable[..., None]) -> None:
 
 def test_close_while_the_server_hangs(require: Callable[..., None]) -> None:
     require("mariadb")
-    with MariaDB() as server:
+    with MariaDB(parent=MEMORY) as server:
         connection = Connection(login(server))
         connection.open(PATIENCE)
         with stopped(server):
@@ -307,7 +310,7 @@ def test_close_while_the_server_hangs(require: Callable[..., None]) -> None:
 def test_restart(require: Callable[..., None]) -> None:
     """An ended server is searched for less and less often, and found again."""
     require("mariadb")
-    with MariaDB() as server, closing(Connection(login(server))) as connection:
+    with MariaDB(parent=MEMORY) as server, closing(Connection(login(server))) as connection:
         first = connection.open(PATIENCE)
         server.shut_down()
         with pytest.raises(ConnectError):
@@ -333,6 +336,7 @@ def test_restart(require: Callable[..., None]) -> None:
         assert again.listener_pid == server.pid != first.listener_pid
 
 
+@ON_ONE_SERVER
 def test_killed_connection_comes_back_with_pauses(
     server: SqlServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -366,6 +370,7 @@ def wait_at_the_gate(
     return asked, ask
 
 
+@ON_ONE_SERVER
 @pytest.mark.usefixtures("patient_session")
 def test_long_statement_is_late_and_others_are_reported(server: SqlServer) -> None:
     with closing(Connection(login(server))) as connection:
@@ -384,6 +389,7 @@ def test_long_statement_is_late_and_others_are_reported(server: SqlServer) -> No
         assert 0 < after.values["heartbeat.ms"] <= after.elapsed_ms
 
 
+@ON_ONE_SERVER
 @pytest.mark.usefixtures("patient_session")
 def test_a_question_that_hangs_alone_leaves_the_heartbeat_and_others(server: SqlServer) -> None:
     server.wait_until_alone()
@@ -408,6 +414,7 @@ def test_a_question_that_hangs_alone_leaves_the_heartbeat_and_others(server: Sql
     assert server.status("Aborted_clients") == aborted
 
 
+@ON_ONE_SERVER
 def test_questions_in_time_take_turns(server: SqlServer) -> None:
     with closing(Connection(login(server))) as connection:
         connection.open(PATIENCE)
@@ -433,12 +440,34 @@ def test_nobody_listens() -> None:
         connection.open(PATIENCE)
 
 
+def test_what_answers_is_no_mysql() -> None:
+    """Somebody else's greeting, hostile or not, is one line."""
+    for greeting in (b"SSH-2.0-OpenSSH_9.2\r\n", b"\x00" * 64, b"\x05\x00\x00\x00\x0a9.7\x00x"):
+        with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor(1) as pool:
+            port = listening.getsockname()[1]
+            spoken = pool.submit(_speak, listening, greeting)
+            with (
+                closing(Connection(Login(user="x", host="127.0.0.1", port=port))) as connection,
+                pytest.raises(ConnectError) as failed,
+            ):
+                connection.open(PATIENCE)
+            spoken.result()
+        assert "\n" not in str(failed.value)
+
+
+def _speak(listening: socket.socket, greeting: bytes) -> None:
+    end, _ = listening.accept()
+    with end:
+        end.sendall(greeting)
+
+
 def test_tls_demanded_of_a_server_without_it(mysql55: MySQL55) -> None:
     refused = Login(user="root", socket=str(mysql55.socket), tls=Tls(mode="required"))
     with closing(Connection(refused)) as connection, pytest.raises(ConnectError, match="SSL"):
         connection.open(PATIENCE)
 
 
+@ON_ONE_SERVER
 @pytest.mark.usefixtures("patient_session")
 def test_what_nobody_waits_for_is_not_asked_further(server: SqlServer) -> None:
     with closing(Connection(login(server))) as connection:

@@ -57,6 +57,8 @@ class Reached:
     def _cipher(self, login: Login) -> str:
         with closing(Connection(login)) as connection:
             rows = connection.ask(lambda s: s.select("SHOW STATUS LIKE 'Ssl_cipher'"), PATIENCE)
+            assert connection.facts is not None
+            assert (connection.facts.listener_pid is None) is (login.host is not None)
         return str(rows[0][1]) if rows else ""
 
     def counted(self, variable: str) -> int:
@@ -228,6 +230,8 @@ def test_the_ca_and_the_name_are_checked(
     for mode in ("verify-ca", "verify-identity"):
         with pytest.raises(AbortedLoginError, match=r"no TLS with .* certificate verify failed"):
             mariadb_tls.remote("checked", mode, tls=Tls(mode=mode, ca=str(other.ca)))
+    with pytest.raises(RefusedError, match="TLS files of the options cannot be used"):
+        mariadb_tls.remote("checked", "", tls=Tls(mode="verify-ca", ca=str(tmp_path / "none.pem")))
     with pytest.raises(RefusedError, match="refuses 'checked'"):
         mariadb_tls.remote("checked", "disabled")
 

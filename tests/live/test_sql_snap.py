@@ -11,10 +11,10 @@ import pytest
 
 from stallscope.collectors.sql.connection import Connection
 from stallscope.collectors.sql.login import Login
-from tests.live.shots import LONGEST_SQL, run, take, unharmed
+from tests.live.shots import LONGEST_SQL, run, take
 from tests.live.test_sql_connection import seconds_in, stopped
-from tests.support.servers import MariaDB, MySQL55, MySQL97, SqlServer
-from tests.support.stalls import metadata_lock_pileup, row_lock_convoy
+from tests.support.servers import MariaDB, MySQL55, SqlServer
+from tests.support.stalls import row_lock_convoy
 
 pytestmark = [pytest.mark.needs("bpf", "root"), pytest.mark.usefixtures("private_umask")]
 
@@ -22,22 +22,6 @@ pytestmark = [pytest.mark.needs("bpf", "root"), pytest.mark.usefixtures("private
 def connections(shot_threads: object) -> list[int]:
     assert isinstance(shot_threads, tuple)
     return [thread.connection for thread in shot_threads if thread.connection is not None]
-
-
-def test_holder_is_named_without_any_option(mysql97: MySQL97, tmp_path: Path) -> None:
-    """The server listens in a root of its own; its socket is found there."""
-    with metadata_lock_pileup(mysql97) as holder, unharmed(mysql97):
-        shot = take(tmp_path, "-p", mysql97.pid)
-    assert shot.code == 0
-    blocker = shot.analysis["findings"][0]["blocker"]
-    assert shot.signatures[0] == "metadata-lock"
-    assert blocker["connection"] == holder
-    assert blocker["user"] == "root"
-    assert blocker["sql"] == "SELECT SUM(total) FROM orders"
-    # The file says the same again.
-    again = run("analyze", shot.analysis["capture"], "--json")
-    assert again.returncode == 0
-    assert json.loads(again.stdout)["findings"][0]["blocker"]["connection"] == holder
 
 
 def test_no_sql(mariadb: MariaDB, tmp_path: Path) -> None:

@@ -18,6 +18,8 @@ import pytest
 from tests.live.shots import CHECKOUT, take
 from tests.support.servers import PATIENCE, wait_until
 
+pytestmark = pytest.mark.nightly
+
 STALL = [sys.executable, "-P", "-m", "tests.support.stall"]
 LIBRARY = {**os.environ, "PYTHONPATH": str(CHECKOUT)}
 TRIES = 10

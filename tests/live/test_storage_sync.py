@@ -14,7 +14,7 @@ from tests.support.servers import MEMORY, MariaDB, Unavailable
 from tests.support.slowsyncs import slow_syncs
 from tests.support.stalls.load import sysbench_load
 
-pytestmark = [pytest.mark.needs("root", "waits", "mariadb"), pytest.mark.slow]
+pytestmark = pytest.mark.needs("root", "waits", "mariadb")
 
 MS = 20.0
 """Long beside what a busy machine adds. Below is memory: a disk's own syncs take any time."""

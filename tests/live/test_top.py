@@ -108,7 +108,7 @@ def test_a_pileup_is_shown_inspected_and_captured(mariadb: MariaDB, tmp_path: Pa
     wait_until(lambda: not probes_of(mariadb), "no probe is left")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_signals_leave_a_clean_terminal(
     mariadb: MariaDB, tmp_path: Path, number: signal.Signals
 ) -> None:
@@ -121,21 +121,6 @@ def test_signals_leave_a_clean_terminal(
         screen.shows(CODE)
         is_clean(screen)
     wait_until(lambda: not probes_of(mariadb), "no probe is left")
-
-
-def test_ctrl_c_and_no_colour(mariadb: MariaDB, tmp_path: Path) -> None:
-    with terminal(tmp_path) as screen:
-        screen.begin(
-            ["env", "NO_COLOR=1", "COLUMNS=80", "LINES=24", *argv(mariadb, tmp_path)],
-            (100, 30),
-            CHECKOUT,
-        )
-        screen.shows("no stall found", "idle")
-        colours = screen.tmux("capture-pane", "-p", "-e")
-        assert not re.search(r"\x1b\[[0-9;]*\b(?:3[0-7]|9[0-7]|4[0-7]|38|48)\b[0-9;]*m", colours)
-        screen.press("C-c")
-        screen.shows(f"{CODE} 0")
-        is_clean(screen)
 
 
 def test_an_error_is_one_line_on_a_clean_terminal(mariadb: MariaDB, tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Packages that are built once for all tests, and clean root folders to install them in."""
+"""A release that is made once for all tests, and clean root folders to install its packages in."""
 
 from __future__ import annotations
 
@@ -11,57 +11,97 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.servers.cache import cache_folder
+from tests.support.cache import cache_folder
 from tests.support.vm.roots import Overlay, Release, debootstrap, inside, once, trust
 
-__all__ = ["build", "clean_root"]
+__all__ = ["BEFORE", "CHECKOUT", "Keys", "clean_root", "clone", "make_release", "run"]
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-BUILD_SECONDS = 3000
+VERSION = (CHECKOUT / "VERSION").read_text().strip()
+BEFORE = os.environ.get("STALLSCOPE_PACKAGES")
+"""A release that was made before, with keys of its own."""
+RELEASE_SECONDS = 7200
 NAMES = {
     "deb bookworm": "stallscope_*~deb12_amd64.deb",
     "deb trixie": "stallscope_*~deb13_amd64.deb",
     "wheel": "stallscope-*.whl",
     "tar": "stallscope-*.tar.xz",
+    "image": "stallscope-*-image.tar",
 }
 
 Builder = Callable[[str], Path]
 Roots = Callable[..., Overlay]
 
 
-def build(output: Path, *words: str, checkout: Path = CHECKOUT) -> Path:
-    """Build a package as a user does; return its path."""
+class Keys:
+    """Keys of nobody, to sign a release with."""
+
+    def __init__(self, folder: Path) -> None:
+        self.minisign, self.public = folder / "key", folder / "key.pub"
+        self.home = folder / "gpg"
+        self.home.mkdir(mode=0o700)
+        run("minisign", "-G", "-W", "-s", self.minisign, "-p", self.public)
+        # Older than any commit.
+        at = ("--batch", "--passphrase", "", "--faked-system-time", "20200101T000000")
+        run("gpg", "--homedir", self.home, *at, "--quick-gen-key", "nobody", "ed25519", "sign", "0")
+
+    def environment(self) -> dict[str, str]:
+        return {
+            "GNUPGHOME": str(self.home),
+            "STALLSCOPE_GPG_KEY": "nobody",
+            "STALLSCOPE_MINISIGN_KEY": str(self.minisign),
+        }
+
+
+def run(*argv: str | Path, seconds: int = 60, **environment: str) -> str:
     done = subprocess.run(
-        [checkout / "scripts/package", *words, "--output", output],
+        argv,
         capture_output=True,
         text=True,
-        timeout=BUILD_SECONDS,
+        timeout=seconds,
         check=False,
+        env={**os.environ, **environment},
     )
-    assert done.returncode == 0, (done.stdout[-4000:], done.stderr[-4000:])
-    return Path(done.stdout.splitlines()[-1])
+    assert done.returncode == 0, (argv, done.stdout[-2000:], done.stderr[-2000:])
+    return done.stdout
+
+
+def clone(folder: Path) -> Path:
+    """Return a clone of the checkout's commit, in a folder."""
+    run("git", "clone", "--quiet", "--no-tags", CHECKOUT, folder / "clone")
+    return folder / "clone"
+
+
+def make_release(folder: Path, keys: Keys) -> Path:
+    """Make a release of the checkout's commit in a folder; return its files."""
+    words = (VERSION, "--output", folder / "out")
+    script = clone(folder) / "scripts/release"
+    run(script, *words, seconds=RELEASE_SECONDS, **keys.environment())
+    return folder / "out"
 
 
 @pytest.fixture(scope="session")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Builder:
-    """Return a function that builds ``deb bookworm``, ``wheel`` and others, each once.
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Keys:
+    return Keys(tmp_path_factory.mktemp("keys"))
 
-    STALLSCOPE_PACKAGES names a folder with packages that were built before.
-    """
-    folder = tmp_path_factory.mktemp("packages")
-    before = os.environ.get("STALLSCOPE_PACKAGES")
-    found: dict[str, Path] = {}
 
-    def make(what: str) -> Path:
-        if before is not None:
-            (found[what],) = Path(before).glob(NAMES[what])
-        if what not in found:
-            kind, *suite = what.split()
-            words = [kind, *(("--suite", suite[0]) if suite else ())]
-            found[what] = build(folder / what.replace(" ", "-"), *words)
-        return found[what]
+@pytest.fixture(scope="session")
+def released(tmp_path_factory: pytest.TempPathFactory, keys: Keys) -> Path:
+    """Return the files of a release of the checkout's commit."""
+    if BEFORE is not None:
+        return Path(BEFORE).resolve()
+    return make_release(tmp_path_factory.mktemp("release"), keys)
 
-    return make
+
+@pytest.fixture(scope="session")
+def built(released: Path) -> Builder:
+    """Return a function that finds ``deb bookworm``, ``wheel`` and others in the release."""
+
+    def find(what: str) -> Path:
+        (found,) = released.glob(NAMES[what])
+        return found
+
+    return find
 
 
 def clean_root(suite: str, *packages: str) -> Path:

@@ -1,32 +1,48 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each package in clean root folders: installed, used, upgraded and removed; built twice alike."""
+"""Each package in clean root folders: installed, used, upgraded and removed, and built in one."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from packages import sources
 
-from tests.packages.conftest import build
+from tests.packages.conftest import CHECKOUT, clean_root, clone
 from tests.support.vm.roots import Overlay
 from tests.support.vm.systems import repacked
 
 __all__: list[str] = []
 
-pytestmark = [pytest.mark.needs("packages"), pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.needs("packages"), pytest.mark.timeout(7200)]
 
-CHECKOUT = Path(__file__).resolve().parents[2]
 DUMP = CHECKOUT / "tests/data/importers/gdb-wrapped.in"
 PROBE = "/usr/libexec/stallscope/stallscope-probe"
 CAPABILITIES = {"cap_bpf", "cap_perfmon", "cap_sys_ptrace", "cap_checkpoint_restore"}
 NO_COMPILER = "for name in gcc cc clang make ld; do ! command -v $name; done"
 SETTINGS = '[server]\nname = "db"\ntarget = "mariadbd"\n'
+
+STALL = """
+    install -d -o nobody /tmp/data
+    common="--no-defaults --user=nobody --datadir=/tmp/data"
+    mariadb-install-db $common --force >/dev/null
+    mariadbd $common --socket=/tmp/s --skip-networking 2>/tmp/log &
+    server=$! sql="mariadb --no-defaults --socket=/tmp/s --skip-column-names"
+    count="SELECT COUNT(*) FROM information_schema.processlist WHERE state ="
+    until $sql -e 'CREATE DATABASE d; CREATE TABLE d.t (a int)' 2>/dev/null; do sleep 0.1; done
+    $sql -e 'LOCK TABLES d.t WRITE; DO SLEEP(600)' &
+    until [ "$($sql -e "$count 'User sleep'")" = 1 ]; do sleep 0.1; done
+    for each in 1 2 3; do $sql -e 'INSERT INTO d.t VALUES (1)' & done
+    until [ "$($sql -e "$count 'Waiting for table metadata lock'")" = 3 ]; do sleep 0.1; done
+    stallscope snap -p $server
+    kill -KILL $server
+"""
 
 Builder = Callable[[str], Path]
 Roots = Callable[..., Overlay]
@@ -42,11 +58,11 @@ def works(root: Overlay, stallscope: str, extras: str = "jinja2 textual duckdb")
     assert found["probe"]["version"] == found["version"]
     for name in extras.split():
         assert found["libraries"][name]
-    assert "6 threads: 5 waiting" in root.check(f"{stallscope} analyze /srv/{DUMP.name}")
+    assert "4 threads: 3 waiting" in root.check(f"{stallscope} analyze /srv/{DUMP.name}")
     # A process that waits, captured without SQL; the capture's report and its tables.
     script = f"""
         sleep 600 & pid=$!
-        {stallscope} snap -p $pid --once --no-sql -o /tmp/it.jsonl.zst >/tmp/said
+        {stallscope} snap -p $pid --once --no-sql --full -o /tmp/it.jsonl.zst >/tmp/said
         kill $pid; cat /tmp/said
         {stallscope} report /tmp/it.jsonl.zst -o /tmp/it.html >/dev/null
         {stallscope} export /tmp/it.jsonl.zst --to parquet -o /tmp/it.parquet >/dev/null
@@ -108,6 +124,17 @@ def test_deb(built: Builder, root: Roots, suite: str) -> None:
     clean.check("apt-get -q -y purge stallscope")
     left = clean.check("find / -xdev -name '*stallscope*' -not -path '/srv/*' -not -path '/proc/*'")
     assert [name for name in left.split() if not name.startswith("/var/cache/apt/")] == []
+
+
+@pytest.mark.parametrize("suite", ["bookworm", "trixie"])
+def test_deb_names_a_stall(built: Builder, root: Roots, suite: str) -> None:
+    package = built(f"deb {suite}")
+    clean = root(suite, files=(package,))
+    servers = "mariadb-server-core mariadb-client-core"
+    clean.check(f"apt-get -q -y install {servers} /srv/{package.name}")
+    said = clean.check(STALL)
+    assert "[metadata-lock]" in said
+    assert "3 x INSERT INTO d.t" in said
 
 
 @pytest.mark.parametrize("suite", ["bookworm", "trixie", "sid"])
@@ -181,26 +208,51 @@ def test_tar_without_a_c_library(built: Builder, root: Roots, tmp_path: Path) ->
     works(clean, program)
 
 
-@pytest.mark.parametrize("what", ["wheel", "tar", "deb bookworm", "deb trixie"])
-def test_built_again_it_is_the_same(built: Builder, tmp_path: Path, what: str) -> None:
-    """Later, in another folder, with other file times, and by a user with other habits."""
-    first = built(what)
-    other = tmp_path / "other name"
-    for name in sources():
-        copy = other / name
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(CHECKOUT / name, copy, follow_symlinks=False)
-        if not copy.is_symlink():
-            copy.chmod(0o700 if (CHECKOUT / name).stat().st_mode & 0o100 else 0o600)
-    for own in (".git", ".venv"):
-        (other / own).symlink_to(CHECKOUT / own)
-    kind, *suite = what.split()
-    words = [kind, *(("--suite", suite[0]) if suite else ())]
-    second = build(tmp_path / "again", *words, checkout=other)
-    assert second.name == first.name
-    assert second.read_bytes() == first.read_bytes()
-    boms = [Path(f"{file}.cdx.json").read_bytes() for file in (first, second)]
-    assert boms[0] == boms[1]
+def test_image(built: Builder, tmp_path: Path) -> None:
+    """Its one layer is a whole system, in which its program runs as its user."""
+    shutil.unpack_archive(built("image"), tmp_path / "image", filter="tar")
+    blobs = tmp_path / "image/blobs"
+
+    def blob(about: dict[str, Any]) -> Path:
+        path = blobs / str(about["digest"]).replace(":", "/")
+        assert hashlib.sha256(path.read_bytes()).hexdigest() == path.name
+        assert path.stat().st_size == about["size"]
+        return path
+
+    (of_manifest,) = json.loads((tmp_path / "image/index.json").read_text())["manifests"]
+    manifest = json.loads(blob(of_manifest).read_text())
+    config = json.loads(blob(manifest["config"]).read_text())["config"]
+    (layer,) = manifest["layers"]
+    root = tmp_path / "root"
+    shutil.unpack_archive(blob(layer), root, "gztar", filter="tar")
+    clean = Overlay(root, tmp_path / "overlay")
+    clean.path("/srv").mkdir()
+    shutil.copy(DUMP, clean.path("/srv"))
+    exports = f"export {' '.join(config['Env'])}"
+    works(clean, f"{exports}; {config['Entrypoint'][0]}")
+    assert config["User"] == "65532:65532"  # in its /etc/passwd: stallscope
+    assert "usage: stallscope" in clean.check(f"{exports}; su stallscope -c 'stallscope --help'")
+
+
+@pytest.mark.parametrize("suite", ["bookworm", "trixie"])
+def test_a_bare_machine_builds_the_same(built: Builder, tmp_path: Path, suite: str) -> None:
+    """With nothing but the smallest system, an empty cache, and a checkout at another place."""
+    out, cache = tmp_path / "out", tmp_path / "cache"
+    for folder in (out, cache):
+        folder.mkdir()
+    binds = {"/srv/it": clone(tmp_path), "/srv/out": out, "/var/cache/stallscope": cache}
+    machine = Overlay(clean_root(suite), tmp_path / "machine", binds)
+    machine.check("! command -v git; ! command -v python3; ! command -v debootstrap")
+    began = time.monotonic()
+    said = machine.check(f"/srv/it/scripts/package deb --suite {suite} --output /srv/out")
+    print(f"from nothing in {time.monotonic() - began:.0f} s")
+    first = built(f"deb {suite}")
+    assert said.splitlines()[-1] == f"/srv/out/{first.name}"
+    for name in (first.name, f"{first.name}.cdx.json"):
+        assert (out / name).read_bytes() == first.with_name(name).read_bytes()
+    versions = Path(f"{first}.built-with.txt").read_text()
+    assert re.search(r"^lintian 2\.", versions, re.M)
+    assert re.search(r"^gcc-\d+ ", versions, re.M)
 
 
 @pytest.mark.parametrize("what", ["wheel", "tar", "deb bookworm"])

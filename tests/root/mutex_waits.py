@@ -10,7 +10,7 @@ from tests.support.known_waits import Made, make
 from tests.support.targets import Target
 from tests.support.watching import Waits, key_of
 
-__all__ = ["HOLDER", "WAITER", "assert_convoy", "own"]
+__all__ = ["HOLDER", "WAITER", "assert_convoy", "assert_nothing_lost", "own"]
 
 WAITER = ["wait_for_the_mutex", "waiter_main"]
 HOLDER = ["hold_the_mutex", "holder_main"]
@@ -19,6 +19,11 @@ HOLDER = ["hold_the_mutex", "holder_main"]
 def own(frames: Sequence[str]) -> list[str]:
     """Return the frames that are the target's, without libc's around them."""
     return [frame for frame in frames if frame in (*WAITER, *HOLDER)]
+
+
+def assert_nothing_lost(line: WaitLine, *but: str) -> None:
+    """Assert that nothing was lost, or for these causes alone."""
+    assert {cause for cause, count in line.lost.items() if count} <= {*but}
 
 
 def assert_convoy(watch: Waits, target: Target, made: Made, line: WaitLine) -> None:

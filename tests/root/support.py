@@ -23,6 +23,7 @@ from tests.support.targets import Fact, own_frames, trouble_left, without_plt
 __all__ = [
     "BACKENDS",
     "ONE_LINE",
+    "SMALL_BACKENDS",
     "Snap",
     "assert_frames",
     "assert_lock",
@@ -34,11 +35,18 @@ __all__ = [
     "without_plt",
 ]
 
+SMALL = pytest.mark.small
 BACKENDS = (
     pytest.param("bpf", marks=pytest.mark.needs("root", "bpf")),
-    pytest.param("proc", marks=pytest.mark.needs("root", "proc")),
+    pytest.param("proc", marks=pytest.mark.needs("proc")),
     pytest.param("ptrace", marks=pytest.mark.needs("root", "ptrace")),
 )
+
+SMALL_BACKENDS = tuple(
+    pytest.param(*one.values, marks=[*one.marks, *([] if "ptrace" in one.values else [SMALL])])
+    for one in BACKENDS
+)
+"""Of a small test: where others want the CPUs, a thread does not stop in time for ptrace."""
 
 ONE_LINE = re.compile(r"\Astallscope-probe: [^\n]+\n\Z")
 

@@ -96,7 +96,7 @@ def installed(tmp_path: Path) -> Iterator[Path]:
     """Install below a folder, for the group nogroup; return the probe."""
     for name in ("setcap", "getcap"):
         if program(name) is None:
-            pytest.skip(f"no {name} here: run scripts/setup --tests")
+            pytest.skip(f"no {name} here: run scripts/setup --all")
     root = Path("/var/tmp") / f"stallscope-install-{os.getpid()}"  # pytest's folders are root's
     root.mkdir(mode=0o755)
     try:

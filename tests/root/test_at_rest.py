@@ -10,12 +10,12 @@ from statistics import median
 
 import pytest
 
-from tests.bench.tools import process_cpu_ns
 from tests.root.support import assert_unharmed
 from tests.support.bpf_objects import attached, held, loaded
 from tests.support.known_waits import Call, Made, known_waits, make
 from tests.support.servers import wait_until
 from tests.support.targets import Target
+from tests.support.usage import process_cpu_ns
 from tests.support.watching import Line, Watcher, watcher
 
 __all__: list[str] = []

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import random
 import shutil
@@ -18,11 +17,11 @@ from pathlib import Path
 import pytest
 
 from stallscope.collectors import probe
-from stallscope.model import capturefile
 from stallscope.model.capture import Capture, Label
 from tests.root.support import (
     BACKENDS,
     ONE_LINE,
+    SMALL_BACKENDS,
     assert_frames,
     assert_unharmed,
     by_tid,
@@ -30,8 +29,8 @@ from tests.root.support import (
     run_probe,
     snap,
 )
+from tests.support.chance import SEED
 from tests.support.servers import PATIENCE
-from tests.support.serving import ask, serving
 from tests.support.targets import Target, target_path
 
 __all__: list[str] = []
@@ -43,12 +42,6 @@ bpf = pytest.mark.needs("root", "bpf")
 needs_probe = pytest.mark.needs("probe")
 
 
-def new_seed() -> int:
-    seed = random.SystemRandom().randrange(1 << 32)
-    print("seed", seed)
-    return seed
-
-
 def unused_pid() -> int:
     """Return a pid that was just freed; pids are given out upwards, so it stays free a while."""
     with subprocess.Popen(["true"]) as process:
@@ -56,7 +49,7 @@ def unused_pid() -> int:
     return process.pid
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", SMALL_BACKENDS)
 def test_no_such_process(backend: str) -> None:
     pid = unused_pid()
     taken = snap(pid, backend=backend)
@@ -66,34 +59,7 @@ def test_no_such_process(backend: str) -> None:
     assert taken.stdout == b""
 
 
-@needs_probe
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        [],
-        ["snap"],
-        ["snap", "--pid", "0"],
-        ["snap", "--pid", "-1"],
-        ["snap", "--pid", "12x"],
-        ["snap", "--pid", ""],
-        ["snap", "--pid", "99999999999999999999"],
-        ["snap", "--pid", "1", "--backend", "magic"],
-        ["snap", "--pid", "1", "--max-stack", "-5"],
-        ["snap", "--pid", "1", "--nonsense"],
-        ["snap", "--pid", "1", "extra"],
-        ["serve", "--pid", "1", "--captures", "/tmp"],
-        ["core"],
-        ["capture"],
-    ],
-)
-def test_wrong_usage(arguments: list[str]) -> None:
-    taken = run_probe(*arguments)
-    assert taken.code == 2
-    assert ONE_LINE.match(taken.stderr), taken.stderr
-    assert taken.stdout == b""
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", SMALL_BACKENDS)
 def test_zombie(backend: str) -> None:
     with subprocess.Popen(["true"]) as process:
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
@@ -102,7 +68,7 @@ def test_zombie(backend: str) -> None:
     assert ONE_LINE.match(taken.stderr), taken.stderr
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", SMALL_BACKENDS)
 def test_kernel_thread(backend: str) -> None:
     taken = snap(2, backend=backend)  # kthreadd
     assert taken.code in (1, 3)
@@ -112,7 +78,7 @@ def test_kernel_thread(backend: str) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_target_exits_during_captures(backend: str) -> None:
-    rng = random.Random(new_seed())
+    rng = random.Random(SEED)
     codes = set()
     for _ in range(25):
         with Target("exiter", str(rng.randrange(40_000)), listens=False) as target:
@@ -141,33 +107,6 @@ def assert_of_one_program(capture: Capture) -> None:
                 assert names == [*CHAIN, root][-len(names) :], thread
 
 
-@bpf
-def test_target_execs_under_a_serving_probe() -> None:
-    """What is kept between captures is thrown away once the program is another."""
-    # On a slow machine a program is over before its capture is; then the next one lives longer.
-    lives = (15_000, 150_000, 1_500_000)
-    assert any(whole_stacks_of_execers(microseconds) for microseconds in lives)
-
-
-def whole_stacks_of_execers(microseconds: int) -> int:
-    """Capture programs that live for so long 100 times; return how many stacks were whole."""
-    other = str(target_path("execer2"))
-    whole = 0
-    with (
-        Target("execer", str(microseconds), other, listens=False) as target,
-        serving(target.pid, "bpf") as process,
-    ):
-        for _ in range(100):
-            lines = ask(process, "snap")
-            assert target.running()
-            if json.loads(lines[-1])["type"] == "error":
-                continue
-            capture = capturefile.loads(b"".join(lines), "serve")
-            assert_of_one_program(capture)
-            whole += sum(t.label is Label.VERIFIED and len(t.frames) > 8 for t in capture.threads)
-    return whole
-
-
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_target_execs_during_captures(backend: str) -> None:
     """No frame is given a name of the program that was there before."""
@@ -187,23 +126,6 @@ def test_target_execs_during_captures(backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_threads_that_come_and_go(backend: str) -> None:
-    with Target("churn", "5000", "20") as target:
-        before = target.ask("made")
-        for _ in range(5):
-            taken = snap(target.pid, backend=backend)
-            assert taken.code in (0, 3), taken.stderr
-            assert_frames(taken.whole, target.threads, "target-churn")
-            for fact in target.threads:
-                assert by_tid(taken.whole)[fact.tid].label is Label.VERIFIED
-        after = target.ask("made")
-        rate = (after["made"] - before["made"]) / (after["ns"] - before["ns"]) * 1e9
-        assert_unharmed(target.pid)
-    if rate < 2000:
-        pytest.skip(f"passed, but the machine made only {rate:.0f} threads a second of 5000")
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
 def test_30000_mappings(backend: str) -> None:
     with Target("mapper", "30000") as target:
         taken = snap(target.pid, backend=backend)
@@ -216,7 +138,7 @@ def test_30000_mappings(backend: str) -> None:
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_stacks_of_garbage(backend: str) -> None:
     for _ in range(5):
-        with Target("garbage", str(new_seed())) as target:
+        with Target("garbage", str(SEED)) as target:
             taken = snap(target.pid, backend=backend)
             assert taken.code in (0, 3), taken.stderr
             threads = by_tid(taken.whole)
@@ -236,7 +158,7 @@ def test_stacks_of_garbage(backend: str) -> None:
             assert_unharmed(target.pid)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", SMALL_BACKENDS)
 def test_main_thread_has_ended(backend: str) -> None:
     with Target("leaderless") as target:
         taken = snap(target.pid, backend=backend)
@@ -279,6 +201,7 @@ def test_full_disk(tmp_path: Path, name: str) -> None:
         assert_unharmed(target.pid)
 
 
+@pytest.mark.small
 @bpf
 def test_output_file(tmp_path: Path) -> None:
     with Target("threads", "4", "2") as target:
@@ -341,6 +264,7 @@ def public_probe(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.M
     monkeypatch.setenv("STALLSCOPE_PROBE", str(folder / "stallscope-probe"))
 
 
+@pytest.mark.small
 @pytest.mark.needs("root", "probe")
 @pytest.mark.usefixtures("public_probe")
 @pytest.mark.parametrize(
@@ -362,6 +286,7 @@ def test_without_privileges(backend: str, wanted: list[str]) -> None:
         assert_unharmed(target.pid)
 
 
+@pytest.mark.small
 @pytest.mark.needs("root", "probe")
 @pytest.mark.usefixtures("public_probe")
 def test_own_process_without_privileges(tmp_path: Path) -> None:
@@ -408,6 +333,7 @@ def test_deadline_is_kept() -> None:
         assert_unharmed(target.pid)
 
 
+@pytest.mark.small
 @bpf
 def test_more_threads_than_the_limit() -> None:
     with Target("threads", "100", "2") as target:
@@ -421,6 +347,7 @@ def test_more_threads_than_the_limit() -> None:
             assert ONE_LINE.match(taken.stderr), taken.stderr
 
 
+@pytest.mark.small
 @bpf
 def test_stack_beyond_the_limit_is_labelled() -> None:
     with Target("threads", "1", "400", "--wait", "pause") as target:

@@ -24,7 +24,6 @@ from tests.root.support import (
     snap,
     without_plt,
 )
-from tests.root.test_verified import is_one_chain
 from tests.support.servers import PATIENCE
 from tests.support.serving import ask, serving
 from tests.support.targets import Target
@@ -111,6 +110,18 @@ def test_what_runs_is_sampled_with_its_stack() -> None:
         # 1 s, a thousand times a second for each CPU; others may want the CPUs as well.
         assert min(counts.values()) > 10, counts
         assert_unharmed(target.pid)
+
+
+def is_one_chain(names: list[str]) -> bool:
+    """Return whether the frames are one unbroken way down from the thread's start."""
+    if not names or names[-1] != "flip_main":
+        return False
+    names = names[-2::-1]
+    for chain in ("heads", "tails"):
+        whole = [f"{chain}_{nr}" for nr in range(10)] + [f"{chain}_end"]
+        if names == whole[: len(names)]:
+            return True
+    return False
 
 
 def test_no_exact_stack_of_a_burst_is_wrong() -> None:

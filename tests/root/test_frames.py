@@ -14,11 +14,11 @@ import pytest
 from stallscope.model.capture import Label
 from tests.root.support import (
     BACKENDS,
+    SMALL_BACKENDS,
     assert_frames,
     assert_unharmed,
     by_tid,
     own_frames,
-    run_probe,
     snap,
     without_plt,
 )
@@ -33,7 +33,7 @@ CHILDREN = "/proc/{0}/task/{0}/children"
 
 
 @pytest.mark.kernels("backend")
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", SMALL_BACKENDS)
 def test_every_kind_of_wait(backend: str) -> None:
     with Target("threads", "36", "25") as target:
         taken = snap(target.pid, backend=backend)
@@ -57,7 +57,7 @@ def test_every_kind_of_wait(backend: str) -> None:
 
 
 @pytest.mark.kernels("backend")
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", SMALL_BACKENDS)
 def test_shapes_of_stacks(backend: str) -> None:
     with Target("frames", str(target_path("module.so"))) as target:
         capture = snap(target.pid, backend=backend).whole
@@ -76,7 +76,7 @@ def test_shapes_of_stacks(backend: str) -> None:
         target.ask("alive")
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", SMALL_BACKENDS)
 def test_names_of_cxx(backend: str) -> None:
     with Target("cxx") as target:
         capture = snap(target.pid, backend=backend).whole
@@ -86,6 +86,7 @@ def test_names_of_cxx(backend: str) -> None:
         assert all((f.linkage or "").startswith("_Z") for f in lambdas)
 
 
+@pytest.mark.small
 @bpf
 @pytest.mark.parametrize("kind", ["nopie", "static", "static-pie", "debugframe"])
 def test_kinds_of_binaries(kind: str) -> None:
@@ -102,31 +103,7 @@ def test_kinds_of_binaries(kind: str) -> None:
         assert {t.unwind for t in capture.threads} == {"complete"}
 
 
-@bpf
-def test_binary_that_was_deleted(tmp_path: Path) -> None:
-    copy = tmp_path / "target-threads"
-    shutil.copy(target_path("threads"), copy)
-    with Target("threads", "18", "6", executable=copy) as target:
-        copy.unlink()
-        capture = snap(target.pid).whole
-        assert_frames(capture, target.threads, "target-threads")
-        assert capture.processes[0].exe_deleted
-        (module,) = [m for m in capture.modules if m.path == str(copy)]
-        assert module.deleted
-
-
-@bpf
-def test_binary_that_was_upgraded(tmp_path: Path) -> None:
-    copy = tmp_path / "target-threads"
-    shutil.copy(target_path("threads"), copy)
-    with Target("threads", "18", "6", executable=copy) as target:
-        shutil.copy(target_path("spin"), tmp_path / "new")
-        (tmp_path / "new").rename(copy)
-        capture = snap(target.pid).whole
-        assert_frames(capture, target.threads, "target-threads")
-        assert capture.processes[0].exe_deleted
-
-
+@pytest.mark.small
 @bpf
 def test_recursion_beyond_the_limit() -> None:
     with Target("threads", "1", "10000", "--wait", "mutex") as target:
@@ -171,6 +148,7 @@ def test_chroot_in_a_mount_namespace(tmp_path: Path, backend: str) -> None:
         assert_unharmed(target.pid)
 
 
+@pytest.mark.small
 @bpf
 @pytest.mark.kernels("bpf")
 def test_pid_namespace() -> None:
@@ -189,7 +167,7 @@ def test_pid_namespace() -> None:
         assert_unharmed(pid)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", SMALL_BACKENDS)
 def test_hostile_thread_names(backend: str) -> None:
     with Target("names") as target:
         taken = snap(target.pid, backend=backend)
@@ -257,25 +235,6 @@ def test_thread_in_the_vdso() -> None:
         assert inside
 
 
-@pytest.mark.needs("root", "probe", "gdb")
-def test_core_file(tmp_path: Path) -> None:
-    with Target("threads", "18", "25") as target:
-        core = tmp_path / "core"
-        subprocess.run(
-            ["gdb", "-nx", "-batch", "-p", str(target.pid), "-ex", f"generate-core-file {core}"],
-            check=True,
-            capture_output=True,
-            stdin=subprocess.DEVNULL,
-        )
-        facts = target.threads
-    taken = run_probe("core", "--core", str(core), "--exe", str(target_path("threads")))
-    capture = taken.whole
-    assert capture.backend == "core"
-    assert_frames(capture, facts, "target-threads")
-    assert capture.stopped_ns == 0
-
-
-# Without "threads-static", which has no .eh_frame_hdr: libunwind can only search in that.
 @pytest.mark.needs("probe", "gdb", "cores")
 @pytest.mark.parametrize("name", ["frames", "threads", "threads-nopie", "threads-static-pie"])
 def test_others_unwind_a_core_the_same(

@@ -8,14 +8,15 @@ from collections import Counter
 import pytest
 
 from stallscope.analyzers import catalog, engine
-from tests.root.support import BACKENDS, assert_lock, assert_unharmed, by_tid, run_probe, snap
+from tests.root.support import SMALL_BACKENDS, assert_lock, assert_unharmed, by_tid, run_probe, snap
 from tests.support.targets import Target
 
 __all__: list[str] = []
 
 
 @pytest.mark.kernels("owners")
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.needs("libc-symbols")
+@pytest.mark.parametrize("backend", SMALL_BACKENDS)
 def test_every_kind_of_lock(backend: str) -> None:
     with Target("locks") as target:
         capture = snap(target.pid, backend=backend).whole
@@ -35,6 +36,7 @@ def test_every_kind_of_lock(backend: str) -> None:
         assert_unharmed(target.pid)
 
 
+@pytest.mark.small
 @pytest.mark.needs("root", "bpf")
 def test_rings_of_waiters() -> None:
     """A thread that waits for itself, and two that wait for each other."""
@@ -49,6 +51,7 @@ def test_rings_of_waiters() -> None:
         }
 
 
+@pytest.mark.small
 @pytest.mark.kernels("bpf")
 @pytest.mark.needs("root", "bpf")
 def test_kernel_frames_say_where_a_thread_sleeps() -> None:
@@ -67,6 +70,7 @@ def test_kernel_frames_say_where_a_thread_sleeps() -> None:
                 assert any(wanted[fact.wait] in name for name in names), (fact.wait, names)
 
 
+@pytest.mark.small
 @pytest.mark.needs("root", "bpf")
 def test_several_processes_in_one_capture() -> None:
     with Target("threads", "18", "3") as one, Target("locks") as two:

@@ -210,6 +210,15 @@ def test_sys_admin_replaces_capabilities_that_the_container_lacks() -> None:
         assert_unharmed(target.pid)
 
 
+def test_root_without_ptrace_reads_those_that_have_its_capabilities() -> None:
+    """As in a container, where root has some capabilities, and its server has the same."""
+    limited = ("setpriv", "--bounding-set=-sys_ptrace,-sys_admin", "--inh-caps=-all")
+    with Target("threads", "3", "25", wrapper=limited) as target:
+        done = snap(target.pid, backend="proc", prefix=limited)
+        assert len(done.whole.threads) >= 4
+        assert_unharmed(target.pid)
+
+
 def test_a_program_that_only_its_owner_may_read_has_names(foreign_folder: Path) -> None:
     program = foreign_folder / "target"
     with Target("threads", "3", "25") as target:

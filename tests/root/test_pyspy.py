@@ -23,7 +23,6 @@ from tests.support.servers import PATIENCE, wait_until
 from tests.support.servers.tasks import at_rest
 
 PTRACE_SEIZE = 0x4206  # include/uapi/linux/ptrace.h
-PTRACE_DETACH = 17
 
 WAITS = """
 import sys, threading

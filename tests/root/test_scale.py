@@ -13,14 +13,13 @@ import pytest
 from stallscope.collectors import probe
 from stallscope.model import capturefile
 from stallscope.model.capture import Capture, Label
-from tests.bench.agent_cost import pss_mb
 from tests.bench.endurance_scale import limits_raised, wrong_stacks
 from tests.bench.overhead_load import cpu_seconds
-from tests.bench.tools import process_tree
 from tests.root.support import assert_frames, assert_unharmed, snap
 from tests.support.known_waits import known_waits
 from tests.support.servers import PATIENCE
 from tests.support.targets import Target
+from tests.support.usage import process_tree, pss_mb
 from tests.support.watching import watcher
 
 __all__: list[str] = []
@@ -65,6 +64,7 @@ def measured(pid: int, file: Path, *options: str) -> tuple[Capture, float]:
     return capturefile.read(file), int(done.stdout.split()[-1]) / 1024
 
 
+@pytest.mark.nightly
 @pytest.mark.needs("root", "bpf")
 def test_twenty_thousand_threads(tmp_path: Path) -> None:
     with (
@@ -118,6 +118,7 @@ def test_what_the_deadline_leaves_out_is_said() -> None:
         assert_unharmed(target.pid)
 
 
+@pytest.mark.nightly
 @pytest.mark.needs("root", "bpf")
 def test_a_probe_at_rest_keeps_nothing_of_each_thread(tmp_path: Path) -> None:
     options = ("--backend", "bpf", "--deadline", PATIENT)
@@ -136,6 +137,7 @@ def test_a_probe_at_rest_keeps_nothing_of_each_thread(tmp_path: Path) -> None:
         assert_unharmed(target.pid)
 
 
+@pytest.mark.nightly
 @pytest.mark.needs("root", "waits")
 def test_twenty_thousand_threads_at_rest(tmp_path: Path) -> None:
     """The polls become less frequent, say so, and leave no thread out."""

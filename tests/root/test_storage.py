@@ -198,6 +198,7 @@ def test_mapped_pages(folder: Path) -> None:
     assert_all_charged(final)
 
 
+@pytest.mark.small
 @pytest.mark.kernels("waits")
 def test_all_ways_to_write(target: Target) -> None:
     with Counting(target.pid) as counting:
@@ -242,6 +243,7 @@ def test_a_sync_of_a_file_that_is_registered_with_the_ring(target: Target) -> No
     assert_syncs(file_of(final, "fixed"), 1200, 0)
 
 
+@pytest.mark.small
 def test_other_syncs_are_no_syncs_of_a_file(target: Target) -> None:
     with Counting(target.pid) as counting:
         do(target, "pwrite", "some", 1, 500)
@@ -258,6 +260,7 @@ def test_other_syncs_are_no_syncs_of_a_file(target: Target) -> None:
     assert final.other_syncs.syncfs_ns > 0
 
 
+@pytest.mark.small
 def test_what_fails_is_not_counted(target: Target) -> None:
     with Counting(target.pid) as counting:
         do(target, "refused", "some", 3, 500)
@@ -287,6 +290,19 @@ def test_names_are_those_of_now(target: Target, tmp_path: Path) -> None:
     assert file_of(final, "closed.ibd").deleted
     paths = [one.path for one in final.files if not one.metadata]
     assert {Path(path or "").parent for path in paths} == {tmp_path}
+
+
+def test_files_that_were_closed_before_the_probe_looked(target: Target, tmp_path: Path) -> None:
+    with Counting(target.pid) as counting:
+        with counting.stopped():
+            for name in ("kept.ibd", "dropped.ibd"):
+                do(target, "pwrite", name, 1, 500)
+                target.ask(f"close {name}")
+            target.ask("unlink dropped.ibd")
+        final = counting.finish()
+    for name, deleted in (("kept.ibd", False), ("dropped.ibd", True)):
+        found = file_of(final, name)
+        assert (found.path, found.deleted) == (str(tmp_path / name), deleted)
 
 
 def test_a_symbolic_link_is_followed(target: Target, tmp_path: Path) -> None:
@@ -376,13 +392,4 @@ def test_a_process_that_is_none() -> None:
         process.wait()
     result = run_probe("storage", "-p", str(process.pid), "--seconds", "1")
     assert result.code == 1
-    assert ONE_LINE.fullmatch(result.stderr)
-
-
-@pytest.mark.parametrize(
-    "options", [("--seconds", "x"), ("--interval", "0.001"), ("--top", "3"), ("--backend", "poll")]
-)
-def test_wrong_options(options: tuple[str, ...]) -> None:
-    result = run_probe("storage", "-p", str(os.getpid()), *options)
-    assert result.code == 2
     assert ONE_LINE.fullmatch(result.stderr)

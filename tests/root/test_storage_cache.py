@@ -399,25 +399,3 @@ def test_as_the_owner_without_any_right() -> None:
             files = by_name(loads(done.stdout))
             assert len(files) == 4
             assert_as_fincore(files)
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ((), "--pid is missing"),
-        (("-p", "1", "-p", "1"), "given twice"),
-        (("-p", "x"), "--pid"),
-        (("-p", "1", "--yes"), "need --uncache"),
-        (("-p", "1", "--uncache", "data"), "binlog, relay, redo"),
-        (("-p", "1", "--uncache", ""), "no class"),
-        (("-p", "1", "--uncache", "binlog", "--after", "1"), "--after needs --yes"),
-        (("-p", "1", "--uncache", "binlog", "--keep-files", "1", "--keep-bytes", "1"), "once"),
-        (("-p", "1", "--log-dir", "relative"), "not an absolute path"),
-        (("-p", "1", "--nope"), "unknown option"),
-        (("-p", "1", "more"), "unexpected argument"),
-    ],
-)
-def test_wrong_usage(options: tuple[str, ...], said: str) -> None:
-    code, text = run(*options)
-    assert code == 2
-    assert said in text

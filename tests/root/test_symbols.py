@@ -14,7 +14,7 @@ from tests.support.targets import Target, is_static, target_path
 
 __all__: list[str] = []
 
-pytestmark = pytest.mark.needs("root", "bpf")
+pytestmark = [pytest.mark.needs("root", "bpf"), pytest.mark.small]
 
 
 def symbols_of(capture: Capture, name: str) -> str | None:

@@ -15,11 +15,10 @@ import msgspec
 import pytest
 
 from stallscope.collectors import probe
-from stallscope.collectors import rings as find_rings
 from stallscope.model import capturefile
 from stallscope.model.capture import Trigger
 from stallscope.model.waitlines import Event, Key, Notice, WaitLine
-from tests.root.mutex_waits import HOLDER, WAITER, assert_convoy, own
+from tests.root.mutex_waits import HOLDER, WAITER, assert_nothing_lost, own
 from tests.root.support import ONE_LINE, run_probe
 from tests.support.known_waits import Made, known_waits, make
 from tests.support.servers.inside import one_ring, preloaded
@@ -32,7 +31,6 @@ pytestmark = pytest.mark.needs("root", "probe", "library")
 
 ONCE = ("--interval", "3600000")
 """No line but the last."""
-ROUNDING_MS = 0.001
 NOBODY = 65534
 PAUSE_MS = 150
 """Longer than the pause of the library after it has recorded who released a lock."""
@@ -68,40 +66,6 @@ def ended(events: Sequence[Event]) -> list[Event]:
     return [event for event in events if event.kind == "mutex" and not event.in_flight]
 
 
-def assert_nothing_lost(line: WaitLine) -> None:
-    """Assert that all was recorded but those who release a lock again and again."""
-    assert {cause for cause, count in line.lost.items() if count} <= {"rate"}
-
-
-@pytest.mark.kernels("inproc")
-def test_counts_are_exact(rings: Path, target: Target) -> None:
-    make(target, "fsync 7")  # nobody watches yet
-    with watching(rings, target, *ONCE, "--threshold", "1", "--events") as watch:
-        synced = make(target, "fsync 23")
-        space = make(target, "fallocate 29 65536")
-        locked = make(target, "mutex 31 5")
-        final = watch.finish()
-    assert (final.source, final.in_flight_by) == ("inproc", "reader")
-    assert final.kinds["fsync"].count == 23
-    assert final.kinds["fallocate"].count == 29
-    assert (final.kinds["mutex"].count, final.kinds["mutex"].over) == (31, 31)
-    for kind, waits in final.kinds.items():
-        assert sum(count for _, _, count in waits.histogram) == waits.count, kind
-    for made in (synced, space):
-        key = key_of(final, made.operation, made.path)
-        assert key.count == len(made.calls)
-        assert key.total_ms <= sum(call.length_ns for call in made.calls) / 1e6
-        assert key.max_ms <= max(call.length_ns for call in made.calls) / 1e6
-    key = key_of(final, "mutex")
-    assert (key.name, key.address) == ("the_mutex", locked.address)
-    reported = ended(watch.events)
-    assert [event.tid for event in reported] == [call.tid for call in locked.calls]
-    for event, call in zip(reported, locked.calls, strict=True):
-        assert (call.released_ns - call.asleep_ns) / 1e6 <= event.length_ms
-        assert event.length_ms <= call.length_ns / 1e6 + ROUNDING_MS
-    assert_nothing_lost(final)
-
-
 def test_both_ends_of_a_wait(rings: Path, staged: Target) -> None:
     with watching(rings, staged, *ONCE, "--threshold", "1", "--events") as watch:
         made = make(staged, f"mutex 3 {PAUSE_MS}")
@@ -124,33 +88,6 @@ def test_both_ends_of_a_wait(rings: Path, staged: Target) -> None:
         assert own(event.waker.frames) == HOLDER
 
 
-def test_convoy_in_flight(rings: Path, target: Target) -> None:
-    options = ("--interval", "20", "--threshold", "1", "--events")
-    with watching(rings, target, *options) as watch:
-        made = make(target, "hold mutex 8")
-        line = watch.line()
-        # A waiter is reported once it has copied its stack.
-        while len({event.tid for event in watch.events if event.kind == "mutex"}) < 8:
-            line = watch.line()
-        assert line.kinds["mutex"].in_flight == 8
-        assert len(made.calls) == 8
-        assert_convoy(watch, target, made, line)
-
-
-def test_waits_below_their_threshold_in_flight(rings: Path, target: Target) -> None:
-    """The owner is known once a waiter has lost its patience."""
-    with watching(rings, target, "--interval", "20", "--threshold", "60000") as watch:
-        made = make(target, "hold mutex 5")
-        line = watch.line()
-        while not any(key.in_flight == 5 and key.owner_tid for key in line.keys):
-            line = watch.line()
-        key = key_of(line, "mutex", "the_mutex")
-        assert (key.address, key.owner_tid) == (made.address, made.holder)
-        assert not [key for key in line.keys if key.kind in ("cond", "futex", "sem")]
-        make(target, "release")
-        watch.finish()
-
-
 def test_rwlocks(rings: Path, target: Target) -> None:
     def owner_of(line: WaitLine) -> int | None:
         found = [key.owner_tid for key in line.keys if key.name == "the_rwlock"]
@@ -170,30 +107,6 @@ def test_rwlocks(rings: Path, target: Target) -> None:
     assert {frame for stack in key.waiters for frame in stack.frames} >= {"wait_for_the_rwlock"}
 
 
-def test_short_waits_are_classified_too(rings: Path, target: Target) -> None:
-    """No record shows them: the call does, and the symbols of the program."""
-    with watching(rings, target, *ONCE, "--threshold", "60000") as watch:
-        make(target, "mutex 5 1")
-        final = watch.finish()
-    key = key_of(final, "mutex", "the_mutex")
-    assert (key.count, key.over, key.waiters) == (5, 0, ())
-    assert final.kinds["futex"].count == 0
-
-
-def test_idle_threads_are_no_stall(rings: Path, target: Target) -> None:
-    """Six threads wait for work all the time, and others for work that comes."""
-    with watching(rings, target, *ONCE, "--threshold", "1", "--events") as watch:
-        make(target, "cond 9 3 2")
-        final = watch.finish()
-    assert final.kinds["cond"].count == 18
-    assert not [key for key in final.keys if key.kind == "cond"]
-    assert not [event for event in watch.events if event.kind in ("cond", "futex")]
-    with watching(rings, target, *ONCE, "--kind", "cond") as watch:
-        make(target, "cond 2 3")
-        shown = watch.finish()
-    assert key_of(shown, "cond", "the_cond").count == 2
-
-
 def test_files_have_paths_and_classes(rings: Path, target: Target, tmp_path: Path) -> None:
     operations = ("fsync", "fdatasync", "sync_file_range", "fallocate", "ftruncate", "unlink")
     with watching(rings, target, *ONCE) as watch:
@@ -208,34 +121,7 @@ def test_files_have_paths_and_classes(rings: Path, target: Target, tmp_path: Pat
     assert renamed.path in {key.name for key in final.keys if key.kind == "rename"} or {
         Path(key.name).parent for key in final.keys if key.kind == "rename"
     } == {tmp_path}
-    assert_nothing_lost(final)
-
-
-def test_intervals_add_up(rings: Path, target: Target) -> None:
-    with watching(rings, target, "--interval", "30") as watch:
-        for _ in range(10):
-            make(target, "fsync 5")
-            watch.line()
-        final = watch.finish()
-    lines = [line for line in watch.lines if not line.final]
-    assert final.kinds["fsync"].count == 50
-    assert sum(line.kinds["fsync"].count for line in lines) <= 50
-    assert max(line.kinds["fsync"].max_ms for line in lines) <= final.kinds["fsync"].max_ms
-    assert [bool(line.programs) for line in watch.lines] == [True] + [False] * len(lines)
-
-
-def test_threshold_changes(rings: Path, target: Target) -> None:
-    ring = one_ring(rings)
-    before = find_rings.read(ring).thresholds_ms
-    with watching(rings, target, *ONCE, "--threshold", "60000") as watch:
-        make(target, "mutex 3 5")
-        assert watch.ask(b"threshold lock 1") == Notice("threshold")
-        make(target, "mutex 4 5")
-        final = watch.finish()
-    assert (final.kinds["mutex"].count, final.kinds["mutex"].over) == (7, 4)
-    assert final.kinds["mutex"].threshold_ms == 1.0
-    # A reader leaves the server as it was.
-    assert find_rings.read(ring).thresholds_ms == before
+    assert_nothing_lost(final, "rate")
 
 
 def test_thresholds_of_the_ring_are_taken_where_none_is_asked_for(
@@ -325,40 +211,6 @@ def test_records_that_were_overwritten_are_counted(rings: Path, target: Target) 
     # WAKER records take cells, too.
     assert count <= counted + final.lost["ring-full"] + final.lost["rate"]
     assert counted < count
-
-
-def test_the_target_ends(tmp_path: Path, rings: Path) -> None:
-    with known_waits(tmp_path, env=preloaded(rings)) as target:
-        one_ring(rings)
-        with watching(rings, target, *ONCE) as watch:
-            synced = make(target, "fsync 6")
-            target.close()
-            final = watch.rest()
-    assert watch.notices[-1] == Notice("ended", target.pid)
-    assert final.kinds["fsync"].count == 6
-    assert key_of(final, "fsync").name == synced.path
-    assert final.targets[0].pid == target.pid
-
-
-def test_follows_to_the_next(tmp_path: Path, rings: Path) -> None:
-    with known_waits(tmp_path, env=preloaded(rings)) as first:
-        one_ring(rings)
-        with watching(rings, first, *ONCE, "--follow", "--threshold", "1") as watch:
-            make(first, "fsync 6")
-            first.close()
-            assert watch.read() == Notice("ended", first.pid)
-            with known_waits(tmp_path, env=preloaded(rings)) as second:
-                one_ring(rings)
-                assert watch.ask(f"target {second.pid}".encode()) == Notice("target", second.pid)
-                make(second, "fsync 2")
-                make(second, "mutex 2 5")
-                final = watch.finish()
-    assert {key.pid: key.count for key in final.keys if key.kind == "fsync"} == {
-        first.pid: 6,
-        second.pid: 2,
-    }
-    key = key_of(final, "mutex", "the_mutex")
-    assert (key.pid, key.count, key.over) == (second.pid, 2, 2)
 
 
 def test_a_process_that_has_said_nothing_yet_is_awaited(

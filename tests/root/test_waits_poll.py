@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -17,7 +17,7 @@ import pytest
 
 from stallscope.model import waitlines
 from stallscope.model.waitlines import Event, Notice, WaitLine
-from tests.root.mutex_waits import WAITER, assert_convoy, own
+from tests.root.mutex_waits import WAITER, own
 from tests.root.support import ONE_LINE, assert_unharmed, run_probe
 from tests.support.known_waits import Call, Made, known_waits, make
 from tests.support.servers import PATIENCE, wait_until
@@ -134,17 +134,6 @@ def test_a_long_wait_is_distinguished_from_equal_short_ones(target: Target) -> N
     assert (final.kinds["mutex"].over, final.kinds["fsync"].over) == (0, 0)
     assert 20 <= final.kinds["mutex"].count <= len(made)
     assert key_of(final, "mutex", "the_mutex").count == final.kinds["mutex"].count
-
-
-@pytest.mark.kernels("poll")
-def test_convoy_in_flight(target: Target) -> None:
-    options = (*BY_POLL, "--interval", "50", "--threshold", "30", "--events")
-    with Waits(*options, pids=(target.pid,)) as watcher:
-        made = make(target, "hold mutex 8")
-        line = watcher.line()
-        while line.kinds["mutex"].in_flight != 8 or len(in_flight(watcher.events, "mutex")) < 8:
-            line = watcher.line()
-        assert_convoy(watcher, target, made, line)
 
 
 @pytest.mark.parametrize("kind", ["rwlock", "sem"])
@@ -279,38 +268,42 @@ def is_in_state_d(pid: int) -> bool:
     return stat.rpartition(")")[2].split()[0] == "D"
 
 
-@pytest.mark.needs("freeze")
-@pytest.mark.parametrize("kind", ["extend", "write", "unlink", "rename", "fallocate", "ftruncate"])
-def test_calls_for_files_on_a_frozen_disk(kind: str) -> None:
-    """Which file it is is asked of the kernel without waiting for the disk."""
+@pytest.fixture(scope="module")
+def disk(require: Callable[..., None]) -> Iterator[Device]:
+    require("freeze")
     with loop_device() as device:
-        disk = Device(device.folder, device.folder)
-        file = disk.folder / "t1.ibd"
-        with subprocess.Popen(
-            [sys.executable, "-c", WRITER, kind, str(file)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        ) as writer:
-            assert writer.stdin is not None
-            assert writer.stdout is not None
-            assert writer.stdout.readline() == "ready\n"
-            disk.freeze()
-            try:
-                options = (*BY_POLL, "--interval", "50", "--threshold", "30", "--events")
-                with Waits(*options, pids=(writer.pid,)) as probe:
-                    writer.stdin.write("\n")
-                    writer.stdin.flush()
-                    wait_until(lambda: is_in_state_d(writer.pid), "the writer hangs")
+        yield Device(device.folder, device.folder)
+
+
+@pytest.mark.parametrize("kind", ["extend", "write", "unlink", "rename", "fallocate", "ftruncate"])
+def test_calls_for_files_on_a_frozen_disk(disk: Device, kind: str) -> None:
+    """Which file it is is asked of the kernel without waiting for the disk."""
+    file = disk.folder / f"{kind}.ibd"
+    with subprocess.Popen(
+        [sys.executable, "-c", WRITER, kind, str(file)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as writer:
+        assert writer.stdin is not None
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == "ready\n"
+        disk.freeze()
+        try:
+            options = (*BY_POLL, "--interval", "50", "--threshold", "30", "--events")
+            with Waits(*options, pids=(writer.pid,)) as probe:
+                writer.stdin.write("\n")
+                writer.stdin.flush()
+                wait_until(lambda: is_in_state_d(writer.pid), "the writer hangs")
+                line = probe.line()
+                while not any(key.waiters for key in line.keys):
                     line = probe.line()
-                    while not any(key.waiters for key in line.keys):
-                        line = probe.line()
-                    key = key_of(line, kind, str(file))
-                    disk.thaw()
-                    assert writer.wait(PATIENCE) == 0
-                    final = probe.rest()
-            finally:
+                key = key_of(line, kind, str(file))
                 disk.thaw()
+                assert writer.wait(PATIENCE) == 0
+                final = probe.rest()
+        finally:
+            disk.thaw()
     assert key.in_flight == 1
     assert key.file_class == "data"
     assert key.waiters[0].label == "verified"
@@ -418,10 +411,3 @@ def test_its_own_interval_grows_with_the_number_of_threads(tmp_path: Path) -> No
     assert all(interval > 10_000_000 for interval in intervals[1:]), intervals
     assert all(line.longest_interval_ns for line in lines)
     assert all(a <= b for a, b in itertools.pairwise(sorted(intervals)))
-
-
-@pytest.mark.parametrize("value", ["0", "0.5", "x", "10001", "-1"])
-def test_wrong_intervals(value: str) -> None:
-    done = run_probe("waits", "--pid", "1", "--poll-interval", value)
-    assert done.code == 2
-    assert ONE_LINE.match(done.stderr)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
@@ -18,6 +17,7 @@ from typing import Any
 from stallscope.model.incident import Incident
 from stallscope.store import listing, read_incident
 from tests.support.servers import PATIENCE, SqlServer
+from tests.support.usage import process_tree
 
 __all__ = ["BRIEF_TRIGGER", "CHECKOUT", "AgentProcess", "agent", "incidents"]
 
@@ -102,14 +102,7 @@ class AgentProcess:
 
     def members(self) -> list[int]:
         """Return its process and all below it: the probe and the probe's worker."""
-        found = [self.pid]
-        for pid in found:
-            with contextlib.suppress(OSError):
-                # Any thread can have started a child.
-                for task in Path(f"/proc/{pid}/task").iterdir():
-                    more = (task / "children").read_text().split()
-                    found += [int(child) for child in more if int(child) not in found]
-        return found
+        return process_tree(self.pid)
 
     def _read(self, stream: Any, take: Callable[[bytes], None]) -> None:
         for data in stream:

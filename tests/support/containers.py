@@ -21,7 +21,7 @@ from tests.support.agents import CHECKOUT
 from tests.support.jail import python
 from tests.support.seccomp import seccomp_missing
 from tests.support.servers import MariaDB, program
-from tests.support.servers.sql import UNPRIVILEGED
+from tests.support.servers.child import UNPRIVILEGED
 from tests.support.targets import target_path
 
 __all__ = ["STORE", "Box", "any_python", "box", "contained", "containers_missing"]

@@ -246,5 +246,5 @@ def _output(
 def _path(name: str) -> str:
     found = program(name)
     if found is None:
-        raise Unavailable(f"no {name} here: run scripts/setup --tests")
+        raise Unavailable(f"no {name} here: run scripts/setup --all")
     return found

@@ -3,7 +3,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
+import signal
+from collections.abc import Iterator
 from typing import Self
 
 from stallscope.collectors.probestream import Stream
@@ -43,6 +47,15 @@ class Counting:
     def line(self) -> StorageLine:
         """Return the next line."""
         return storage.loads(next(self._lines), "probe", 1)
+
+    @contextlib.contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Let it read nothing meanwhile; the kernel counts."""
+        os.kill(self._stream.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(self._stream.pid, signal.SIGCONT)
 
     def rest(self) -> list[StorageLine]:
         """Return the lines until it ends by itself."""

@@ -133,7 +133,7 @@ def _states(pid: int) -> set[str]:
 def _path(name: str) -> str:
     found = program(name)
     if found is None:
-        raise Unavailable(f"no {name} here: run scripts/setup --tests")
+        raise Unavailable(f"no {name} here: run scripts/setup --all")
     return found
 
 

@@ -27,7 +27,7 @@ def why_not(kind: str) -> str | None:
     """Return why this machine cannot have this file system; None: it can."""
     maker = _MAKERS.get(kind, ("true",))[0]
     if shutil.which(maker) is None:
-        return f"no {maker}: run scripts/setup --tests"
+        return f"no {maker}: run scripts/setup --all"
     if kind not in Path("/proc/filesystems").read_text().split():
         return f"this kernel has no {kind}"
     return None

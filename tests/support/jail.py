@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.support.servers import PATIENCE, MySQL55
-from tests.support.targets import target_path
+from tests.support.targets import TargetError, target_path
 
 __all__ = ["Jail", "jail_missing", "jailed", "python"]
 
@@ -38,11 +38,12 @@ def python() -> list[str]:
 
 def jail_missing() -> str | None:
     """Return why nobody can be jailed here, or None."""
-    path = target_path("jail")
     if os.geteuid() != 0:
         return "not root"
-    if not path.is_file():
-        return f"{path} is not built: run scripts/setup"
+    try:
+        path = target_path("jail")
+    except TargetError as error:
+        return str(error)
     tried = subprocess.run(
         [str(path), *python(), "-c", "import msgspec"], capture_output=True, text=True, check=False
     )

@@ -32,6 +32,7 @@ from tests.support.bpf_objects import held, loaded
 from tests.support.servers import PATIENCE, Late, wait_until
 from tests.support.servers.inside import library_path, one_ring
 from tests.support.targets import Target, trouble_left
+from tests.support.usage import children
 
 __all__ = ["IN_GUEST", "WAYS", "KillError", "Victims", "Way", "kill_many", "victims"]
 
@@ -204,7 +205,7 @@ def victims(way: Way) -> Iterator[Victims]:
             found.targets.append(found.busy)
             stack.enter_context(kept_busy(found))
         stack.enter_context(adopting())
-        found.own = children()
+        found.own = set(children(os.getpid()))
         found.codes = {target.pid: code_of(target) for target in found.targets}
         yield found
 
@@ -389,18 +390,10 @@ def adopting() -> Iterator[None]:
         assert libc.prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0) == 0
 
 
-def children() -> set[int]:
-    return {
-        int(child)
-        for task in Path("/proc/self/task").iterdir()
-        for child in (task / "children").read_text().split()
-    }
-
-
 def adopted(own: Collection[int]) -> set[str]:
     """Return the children that we did not start and that still run; reap those that have ended."""
     found = set()
-    for child in children() - set(own):
+    for child in set(children(os.getpid())) - set(own):
         if state(child) in "ZX":
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(child, os.WNOHANG)

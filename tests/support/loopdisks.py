@@ -17,7 +17,7 @@ __all__ = ["loop_disk", "missing", "mounted", "umount"]
 def missing(*programs: str) -> str | None:
     """Return why none can be made, or None."""
     lost = [name for name in ("losetup", "mount", *programs) if shutil.which(name) is None]
-    return f"not here: {', '.join(lost)} (scripts/setup --tests)" if lost else None
+    return f"not here: {', '.join(lost)} (scripts/setup --all)" if lost else None
 
 
 def _run(*words: str) -> str:

@@ -2,17 +2,19 @@
 """Run a program as runtimes do by default: with the system calls refused that their seccomp profile
 (RuntimeDefault of Kubernetes) allows nobody without CAP_SYS_ADMIN or similar.
 
-    python -m tests.support.seccomp PROGRAM [ARGUMENT...]
+    python -m tests.support.seccomp [--root DIR] [--refuse CALL,...] PROGRAM [ARGUMENT...]
 
-It needs no_new_privs, and libseccomp, which systemd brings.
+It needs no_new_privs or CAP_SYS_ADMIN, and libseccomp, which systemd brings. ``--root``: in this
+root folder.
 """
 
 from __future__ import annotations
 
+import argparse
 import ctypes
 import errno
 import os
-import sys
+from collections.abc import Sequence
 
 __all__ = ["REFUSED", "seccomp_missing"]
 
@@ -40,11 +42,10 @@ def seccomp_missing() -> str | None:
     return None
 
 
-def _refuse_calls() -> None:
-    library = ctypes.CDLL(_LIBRARY)
+def _refuse_calls(library: ctypes.CDLL, names: Sequence[str]) -> None:
     library.seccomp_init.restype = ctypes.c_void_p
     context = ctypes.c_void_p(library.seccomp_init(ctypes.c_uint32(_ALLOW)))
-    for name, code in (*((one, errno.EPERM) for one in REFUSED), ("clone3", errno.ENOSYS)):
+    for name, code in (*((one, errno.EPERM) for one in names), ("clone3", errno.ENOSYS)):
         number = library.seccomp_syscall_resolve_name(name.encode())
         action = ctypes.c_uint32(_ERRNO | code)
         # A call that this architecture has not is one that nobody can make.
@@ -54,6 +55,19 @@ def _refuse_calls() -> None:
         raise OSError("seccomp: the filter was not taken: is no_new_privs set?")
 
 
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--root", metavar="DIR")
+    parser.add_argument("--refuse", default="", metavar="CALL,...")
+    parser.add_argument("program", nargs=argparse.REMAINDER)
+    arguments = parser.parse_args()
+    library = ctypes.CDLL(_LIBRARY)
+    if arguments.root:
+        os.chroot(arguments.root)
+        os.chdir("/")
+    _refuse_calls(library, (*REFUSED, *filter(None, arguments.refuse.split(","))))
+    os.execvp(arguments.program[0], arguments.program)
+
+
 if __name__ == "__main__":
-    _refuse_calls()
-    os.execvp(sys.argv[1], sys.argv[1:])
+    main()

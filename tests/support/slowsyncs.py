@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.support.servers.cache import Unavailable
+from tests.support.cache import Unavailable
 from tests.support.servers.waiting import PATIENCE
 from tests.support.targets import target_path
 

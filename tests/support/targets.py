@@ -21,6 +21,7 @@ from typing import Any, Self
 import msgspec
 
 from stallscope.model.capture import Frame, Thread
+from tests.support.rights import READABLE
 from tests.support.servers import PATIENCE, Late, wait_until
 
 __all__ = [
@@ -118,7 +119,7 @@ class Target:
     ) -> None:
         self.name = name
         self.executable = executable or target_path(name)
-        self.argv = [*wrapper, str(self.executable), *arguments]
+        self.argv = [*(wrapper or READABLE), str(self.executable), *arguments]
         self.env = {**os.environ, **(env or {})}
         self.listens = listens
         self.facts: list[Fact] = []

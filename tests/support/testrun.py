@@ -1,34 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run every kind of test there is, show what they print, and count.
+"""Run tests of the sizes that are asked for, and show what they come to.
 
 Steps are in two lanes. Those of one lane run one after the other, lanes beside each other: tests of
-servers and of targets mostly wait. What only computes (checks, sanitizers, other kernels) has a
-lower priority. Tests of servers and of targets do not run beside each other: on two CPUs that makes
+servers and of targets mostly wait. What only computes (checks, C tests, sanitizers) has a lower
+priority. Tests of servers and of targets do not run beside each other: on two CPUs that makes
 deadlines pass. Tests that are marked ``alone`` run when all else has ended.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
-import xml.etree.ElementTree as ElementTree
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple, TextIO
+from types import FrameType
+from typing import NamedTuple, NoReturn
 
+from tests.conftest import SIZE_OF_FOLDER
+from tests.support import testevents
+from tests.support.testboard import Board, Tally
 from tests.support.vm import guest, matrix
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-VENV = CHECKOUT / ".venv/bin"
+PYTHON = CHECKOUT / ".venv/bin/python"
 BUILD = CHECKOUT / "build"
+LOGS = BUILD / "test-logs"
 SANITIZER_BUILD = CHECKOUT / "build-sanitize"
 SANITIZERS = (
     "-Dtests=true",
@@ -39,69 +46,214 @@ SANITIZERS = (
     "-Dc_args=-g1",
 )
 C_FOLDERS = ("pmp", "ebpf", "inproc", "tests/c", "tests/fuzz", "tests/targets")
-PYTHON_FOLDERS = ("stallscope", "scripts/lib", "tests")
+PRODUCT_FOLDERS = ("stallscope", "scripts/lib")
 SHELL_FOLDERS = ("scripts", ".ci", "tests")
+SMALL, LARGE, NIGHTLY = "small", "large", "nightly"
+"""Sizes: docs/testing.md says what belongs to each."""
 MOST_WORKERS = 4
 """Where there are more CPUs."""
-SERVER_WORKERS = 3
-TARGET_WORKERS = 2
-UNIT_WORKERS = 3
+WORKERS = {"live": 3, "root": 2, "unit": 3, "fuzz": 2}
+"""Processes that share the tests of a folder, on two CPUs."""
 LOWER_PRIORITY = 10
 """Not the lowest: behind a storm of threads in a server, deadlines of a test would pass."""
-MOST_WORDS = 20
-"""Of a command that is shown: some are given every file there is."""
-MOST_OF_A_FAILURE = 2000
-"""Characters of each that are shown again at the end, where all other output stands above them."""
+END_SECONDS = 30.0
+"""What tests have to undo what they did, when the run is interrupted."""
+
+MANY = {"STALLSCOPE_EXAMPLES": "1000", "STALLSCOPE_DAMAGES": "5000"}
+"""What each night draws at random."""
+
+MESON_LINE = re.compile(
+    r"\s*\d+/(?P<total>\d+) (?:.* / )?(?P<test>\S+)\s+"
+    r"(?P<result>OK|EXPECTEDFAIL|FAIL|UNEXPECTEDPASS|SKIP|TIMEOUT|ERROR|INTERRUPT)\s"
+)
+MESON_END = re.compile(r"Summary of Failures|Ok:|Expected Fail:")
+"""What was said of each test is said once more behind this."""
 
 
-class Count(NamedTuple):
-    passed: int = 0
-    failed: int = 0
-    skipped: int = 0
-    failures: tuple[str, ...] = ()
-    """Their names, and what they said."""
-
-    def __add__(self, other: tuple[object, ...]) -> Count:
-        assert isinstance(other, Count)
-        return Count(
-            self.passed + other.passed,
-            self.failed + other.failed,
-            self.skipped + other.skipped,
-            self.failures + other.failures,
-        )
+class Interrupted(Exception):
+    """The run was ended from outside."""
 
 
-class Output:
-    """What a step prints, and the priority of its commands."""
+class Processes:
+    """What runs now, so that an interrupted run leaves nothing behind."""
 
-    def __init__(self, file: TextIO, niceness: int) -> None:
-        self._file = file
-        self._niceness = niceness
+    def __init__(self) -> None:
+        self._running: set[subprocess.Popen[str]] = set()
+        self._lock = threading.Lock()
+        self._ending = False
 
-    def print(self, *words: object) -> None:
-        print(*words, file=self._file, flush=True)
+    @contextmanager
+    def start(
+        self, argv: Sequence[str], stdout: int, environment: dict[str, str], descriptor: int | None
+    ) -> Iterator[subprocess.Popen[str]]:
+        with self._lock:
+            if self._ending:
+                raise Interrupted
+            process = subprocess.Popen(
+                argv,
+                cwd=CHECKOUT,
+                env={**os.environ, **environment},
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                pass_fds=() if descriptor is None else (descriptor,),
+            )
+            self._running.add(process)
+        try:
+            with process:
+                yield process
+        finally:
+            with self._lock:
+                self._running.discard(process)
+        if self._ending:
+            raise Interrupted
 
-    def run(self, argv: Sequence[str | Path]) -> int:
-        """Run a command with its output in here and return its exit code."""
-        self.print("$", *argv[:MOST_WORDS], *["..."] * (len(argv) > MOST_WORDS))
-        prefix = ["nice", "-n", str(self._niceness)] if self._niceness else []
-        return subprocess.run(
-            [*prefix, *(str(part) for part in argv)],
-            cwd=CHECKOUT,
-            stdin=subprocess.DEVNULL,
-            stdout=self._file,
-            stderr=subprocess.STDOUT,
-            check=False,
-        ).returncode
+    def end(self) -> None:
+        """Interrupt what runs, let it undo what it did, and start nothing more."""
+        with self._lock:
+            self._ending = True
+            running = list(self._running)
+        for process in running:
+            process.send_signal(signal.SIGINT)
+        last = time.monotonic() + END_SECONDS
+        for process in running:
+            try:
+                process.wait(max(last - time.monotonic(), 0.1))
+            except subprocess.TimeoutExpired:
+                process.kill()
 
-    def check(self, *argv: str | Path) -> Count:
+
+class Work:
+    """What a step does its work with: commands, whose output is in a log, and its tally."""
+
+    def __init__(self, tally: Tally, board: Board, processes: Processes, niceness: int) -> None:
+        self.tally = tally
+        self.log = LOGS / f"{tally.name}.log"
+        self.say = board.say
+        self._processes = processes
+        self._nice = ["nice", "-n", str(niceness)] if niceness else []
+        LOGS.mkdir(parents=True, exist_ok=True)
+        self.log.write_text("")
+
+    @contextmanager
+    def _start(
+        self,
+        argv: Sequence[str | Path],
+        stdout: int,
+        descriptor: int | None = None,
+        **environment: str,
+    ) -> Iterator[subprocess.Popen[str]]:
+        words = [*self._nice, *(str(part) for part in argv)]
+        with self._processes.start(words, stdout, environment, descriptor) as process:
+            yield process
+
+    def lines(self, *argv: str | Path) -> Iterator[str]:
+        """Run a command, keep its output, and give each line of it when it comes."""
+        with self.log.open("a") as log, self._start(argv, subprocess.PIPE) as process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                log.write(line)
+                yield line
+
+    def run(self, *argv: str | Path) -> tuple[int, str]:
+        """Run a command; return its exit code and what it printed."""
+        with self._start(argv, subprocess.PIPE) as process:
+            assert process.stdout is not None
+            said = process.stdout.read()
+        with self.log.open("a") as log:
+            log.write(said)
+        return process.returncode, said
+
+    def check(self, argv: Sequence[str | Path]) -> None:
         """Run a command that stands for one test."""
-        return Count(passed=1) if self.run(argv) == 0 else Count(failed=1)
+        code, said = self.run(*argv)
+        if code == 0:
+            self.tally.passes()
+        else:
+            name = self.tally.name
+            self.tally.fails(name, said, f"./scripts/test --step {name}")
+
+    def pytest(self, *options: str | Path, **environment: str) -> None:
+        """Run tests of Python and count them as they end."""
+        plugin = ("-p", "tests.support.testevents")
+        argv = [PYTHON, "-m", "pytest", *plugin, "--durations=20", *options]
+        reading, writing = os.pipe()
+        with self.log.open("a") as log:
+            environment[testevents.DESCRIPTOR] = str(writing)
+            with self._start(argv, log.fileno(), writing, **environment) as process:
+                os.close(writing)
+                follower = threading.Thread(target=self._follow, args=(reading,), daemon=True)
+                follower.start()
+        follower.join(END_SECONDS)
+        # 1: tests have failed, which they said; 5: no test was collected.
+        if process.returncode not in (0, 5) and not self.tally.failed:
+            said = self.log.read_text()[-3000:]
+            self.tally.fails(f"pytest ended with {process.returncode}", said, f"see {self.log}")
+
+    def _follow(self, reading: int) -> None:
+        with os.fdopen(reading, "rb") as events:
+            for line in events:
+                event = testevents.decode(line)
+                if isinstance(event, testevents.Collected):
+                    self.tally.expect(event.tests)
+                elif event.outcome == "passed":
+                    self.tally.passes()
+                elif event.outcome == "skipped":
+                    self.tally.skips(event.said)
+                else:
+                    again = f"./scripts/test {event.test!r}"
+                    self.tally.fails(event.test, event.said, again)
+
+    def meson_test(self, build: Path, *suites: str) -> None:
+        """Run the C tests of these sizes in a build folder and count them as they end."""
+        log = build / "meson-logs/testlog.json"
+        log.unlink(missing_ok=True)
+        options = itertools.chain.from_iterable(("--suite", suite) for suite in suites)
+        argv: list[str | Path] = ["meson", "test", "-C", build, "--print-errorlogs", *options]
+        if build == SANITIZER_BUILD:
+            argv += ["--timeout-multiplier", "4"]
+        failing: tuple[str, list[str]] | None = None
+
+        def shown() -> None:
+            if failing is not None:
+                test, said = failing
+                again = f"meson test -C {build.name} --print-errorlogs {test}"
+                self.tally.fails(f"{build.name}: {test}", "".join(said), again)
+
+        ended = False
+        for line in self.lines(*argv):
+            if ended := ended or MESON_END.match(line) is not None:
+                continue
+            if (found := MESON_LINE.match(line)) is None:
+                if failing is not None:
+                    failing[1].append(line)
+                continue
+            shown()
+            failing = None
+            if self.tally.total is None:
+                self.tally.expect(int(found["total"]))
+            if found["result"] in ("OK", "EXPECTEDFAIL"):
+                self.tally.passes()
+            elif found["result"] != "SKIP":
+                failing = found["test"], [line]
+        shown()
+        for record in log.read_text().splitlines() if log.exists() else ():
+            test = json.loads(record)
+            if test["result"] == "SKIP":
+                said = (test.get("stdout") or test.get("stderr") or "no reason given").strip()
+                self.tally.skips(f"{test['name']}: {said.splitlines()[-1]}")
+        # It could not be built, or ended before its tests did.
+        if self.tally.done != self.tally.total:
+            again = f"meson test -C {build.name}"
+            said = self.log.read_text()[-3000:]
+            self.tally.fails(f"{build.name}: {self.tally.counts()} tests ended", said, again)
 
 
 class Step(NamedTuple):
     name: str
-    run: Callable[[Output], Count]
+    run: Callable[[Work], None]
     lane: str
 
 
@@ -116,346 +268,294 @@ def files(folders: Sequence[str], suffixes: Sequence[str]) -> list[Path]:
     return [path for path in every if path.suffix in suffixes and path.is_file()]
 
 
-def c_format(output: Output) -> Count:
-    """Show where clang-format would change C files."""
-    return output.check(
-        "clang-format", "--dry-run", "-Werror", *files(C_FOLDERS, (".c", ".h", ".cc"))
-    )
-
-
-def shell_lint(output: Output) -> Count:
-    """Check every file that begins like a shell script."""
+def shell_scripts() -> list[Path]:
+    """Return every file that begins like a shell script."""
     scripts = []
     for path in files(SHELL_FOLDERS, ("", ".sh")):
         with path.open("rb") as file:
             first = file.readline(100)
         if first.startswith(b"#!") and b"sh" in first.split(b"/")[-1]:
             scripts.append(path)
-    return output.check("shellcheck", *scripts)
+    return scripts
 
 
-def meson_test(output: Output, build: Path, *options: str) -> Count:
-    """Run the tests of a build folder and count them from Meson's own log."""
-    log = build / "meson-logs/testlog.json"
-    log.unlink(missing_ok=True)
-    code = output.run(["meson", "test", "-C", build, "--print-errorlogs", *options])
-    if not log.exists():
-        return Count(failed=1) if code != 0 else Count()
-    count = Count()
-    for line in log.read_text().splitlines():
-        test = json.loads(line)
-        result = test["result"]
-        if result == "SKIP":
-            reason = (test.get("stdout") or test.get("stderr") or "no reason given").strip()
-            output.print(f"SKIPPED {test['name']}: {reason.splitlines()[-1]}")
-            count += Count(skipped=1)
-        elif result in ("OK", "EXPECTEDFAIL"):
-            count += Count(passed=1)
+def command(name: str, *argv: str | Path, over: Callable[[], list[Path]] = list) -> Step:
+    """Return a step of one command, over these files; it is left out where it is not installed."""
+
+    def run(work: Work) -> None:
+        if shutil.which(argv[0]) is None:
+            work.tally.skips(f"no {argv[0]} here: run scripts/setup --tests")
         else:
-            name = f"{build.name}: {test['name']} ({result})"
-            printed = test.get("stdout", "") + test.get("stderr", "")
-            count += Count(failed=1, failures=(failure(name, printed),))
-    return count if code == 0 or count.failed else count + Count(failed=1)
+            work.check([*argv, *over()])
+
+    return Step(name, run, COMPUTING)
 
 
-def sanitizers(output: Output) -> Count:
+def checks(sizes: Sequence[str]) -> list[Step]:
+    """Return what reads the sources."""
+    venv = PYTHON.parent
+    steps = []
+    if SMALL in sizes:
+        steps += [
+            command("python-lint", venv / "ruff", "check", "."),
+            command("python-format", venv / "ruff", "format", "--check", "."),
+            command(
+                "c-format",
+                *(venv / "clang-format", "--dry-run", "-Werror"),
+                over=lambda: files(C_FOLDERS, (".c", ".h", ".cc")),
+            ),
+            command("shell-lint", "shellcheck", "-x", over=shell_scripts),
+            command("words", PYTHON, "tests/support/wordlint.py"),
+        ]
+    if SMALL in sizes or LARGE in sizes:
+        # Those of the tests take as long again.
+        tests = ("tests",) * (LARGE in sizes)
+        steps.append(command("types", venv / "mypy", *PRODUCT_FOLDERS, *tests))
+    return steps
+
+
+def sanitizers(sizes: Sequence[str]) -> Step:
     """Build with sanitizers aside and run the C tests there."""
-    if not (SANITIZER_BUILD / "build.ninja").exists():
-        shutil.rmtree(SANITIZER_BUILD, ignore_errors=True)
-        if output.run(["meson", "setup", *SANITIZERS, SANITIZER_BUILD]) != 0:
-            return Count(failed=1)
-    if output.run(["ninja", "--quiet", "-C", SANITIZER_BUILD]) != 0:
-        return Count(failed=1)
-    return meson_test(output, SANITIZER_BUILD, "--timeout-multiplier", "4")
+
+    def run(work: Work) -> None:
+        if not (SANITIZER_BUILD / "build.ninja").exists():
+            shutil.rmtree(SANITIZER_BUILD, ignore_errors=True)
+            code, said = work.run("meson", "setup", *SANITIZERS, SANITIZER_BUILD)
+        else:
+            code, said = 0, ""
+        if code == 0:  # it builds what these tests need
+            work.meson_test(SANITIZER_BUILD, *sizes)
+        else:
+            work.tally.fails("meson setup", said[-3000:], f"see {work.log}")
+
+    return Step("sanitizers", run, COMPUTING)
 
 
-def beside_each_other(workers: int | str, *marks: str) -> tuple[str, ...]:
-    """Return pytest's options for tests that run in several processes, without those alone.
+def c_steps(sizes: Sequence[str]) -> list[Step]:
+    steps = [Step("c-tests", lambda work: work.meson_test(BUILD, *sizes), COMPUTING)]
+    # Under sanitizers each size takes as long as the next larger one.
+    if LARGE in sizes:
+        steps.append(sanitizers([SMALL]))
+    if NIGHTLY in sizes:
+        steps.append(sanitizers([LARGE, NIGHTLY]))
+    return steps
+
+
+def spread(folder: str) -> tuple[str, ...]:
+    """Return pytest's options for tests that run in several processes.
 
     Tests of a module stay together, with the fixtures that they share, until a process has none
     left.
     """
-    chosen = " and ".join(("not alone", *marks))
     most = ("--maxprocesses", str(MOST_WORKERS))
-    return ("-n", str(workers), *most, "--dist=worksteal", "-m", chosen)
+    return ("-n", str(WORKERS[folder]), *most, "--dist=worksteal")
 
 
-def pytest(
-    output: Output, paths: Sequence[str], expression: str | None, *options: str, report: str
-) -> Count:
-    """Run the tests of folders and files and count them from the JUnit report."""
-    written = BUILD / f"{report}.xml"
-    written.unlink(missing_ok=True)
-    argv: list[str | Path] = [
-        VENV / "python",
-        "-m",
-        "pytest",
-        *paths,
-        "-rs",
-        "--durations=5",
-        f"--junitxml={written}",
-        *options,
+def marked_files(folder: str, *marks: str) -> list[Path]:
+    """Return the files of tests in a folder that name one of these marks."""
+    pattern = re.compile(rf"\bmark\.({'|'.join(marks)})\b")
+    found = files([f"tests/{folder}"], (".py",))
+    return [
+        path for path in found if path.name.startswith("test_") and pattern.search(path.read_text())
     ]
-    if expression:
-        argv += ["-k", expression]
-    code = output.run(argv)
-    if code == 5:  # pytest: no test was collected
-        return Count()
-    if not written.exists():
-        return Count(failed=1)
-    tree = ElementTree.parse(written)
-    count = Count(failures=failures_of(tree))
-    for suite in tree.iter("testsuite"):
-        failed = int(suite.get("failures", 0)) + int(suite.get("errors", 0))
-        skipped = int(suite.get("skipped", 0))
-        total = int(suite.get("tests", 0))
-        count += Count(max(total - failed - skipped, 0), failed, skipped)
-    return count if code == 0 or count.failed else count + Count(failed=1)
 
 
-def failures_of(tree: ElementTree.ElementTree[ElementTree.Element]) -> tuple[str, ...]:
-    """Return the name of each test that failed in a JUnit report, with the end of what it said."""
-    return tuple(
-        failure(
-            f"{case.get('classname')}::{case.get('name')}", part.text or part.get("message") or ""
-        )
-        for case in tree.iter("testcase")
-        for kind in ("failure", "error")
-        for part in case.iter(kind)
-    )
+def python_steps(sizes: Sequence[str]) -> list[Step]:
+    """Return the tests of Python, a step for each folder that has tests of these sizes."""
+    chosen = f"--sizes={','.join(sizes)}"
+
+    def paths(folder: str) -> list[str | Path]:
+        if SIZE_OF_FOLDER.get(folder, LARGE) in sizes:
+            return [f"tests/{folder}"]
+        return [*marked_files(folder, *sizes)]  # other files need not be read
+
+    def step(folder: str, found: Sequence[str | Path]) -> Step:
+        options = (*found, chosen, "-m", "not alone", *spread(folder))
+        return Step(folder, lambda work: work.pytest(*options), WAITING)
+
+    alone = marked_files("", "alone")
+    return [
+        *(step(folder, found) for folder in WORKERS if (found := paths(folder))),
+        Step("alone", lambda work: work.pytest(*alone, chosen, "-m", "alone"), ALONE),
+    ]
 
 
-def failure(name: str, said: str) -> str:
-    """Return how a test that failed is shown at the end: its name, and the end of what it said."""
-    return f"{name}\n{said.strip()[-MOST_OF_A_FAILURE:]}\n"
+def random_step() -> Step:
+    """Return the step that draws more of what tests draw at random, and other draws each time."""
+    seed = str(time.time_ns())
+
+    def run(work: Work) -> None:
+        work.say(f"STALLSCOPE_SEED={seed}")
+        small_and_large = f"--sizes={SMALL},{LARGE}"
+        marks = ("-m", "hypothesis", *spread("unit"))
+        work.pytest("tests/unit", small_and_large, *marks, STALLSCOPE_SEED=seed, **MANY)
+
+    return Step("random", run, WAITING)
 
 
-def kernel_step(names: Sequence[str], expression: str | None, *, update: bool = False) -> Step:
+def kernels_step(names: Sequence[str], expression: str | None, *, update: bool = False) -> Step:
     """Return the step that runs the kernel matrix, all of it where no kernel is named."""
 
-    def run(output: Output) -> Count:
+    def run(work: Work) -> None:
         if reason := guest.missing():
-            output.print(f"not run: {reason}")
-            return Count(failed=1, failures=(f"kernels\n{reason}\n",))
-        guests, tests, troubles = matrix.run(names or matrix.DEFAULT, expression, output.print)
+            work.tally.skips(reason)
+            return
+        guests, tests, troubles = matrix.run(names or matrix.DEFAULT, expression, work.say)
         if update:
             matrix.update(guests)
-        counts = Counter(outcome.outcome for _, outcome in tests)
-        failures = [
-            f"{name}: {outcome.test}\n{outcome.reason}\n"
-            for name, outcome in tests
-            if outcome.outcome == "failed"
-        ]
-        return Count(
-            counts["passed"],
-            counts["failed"] + len(troubles),
-            counts["skipped"],
-            (*failures, *(f"{trouble}\n" for trouble in troubles)),
-        )
+        again = "./scripts/test --kernels"
+        for name, outcome in tests:
+            if outcome.outcome == "failed":
+                work.tally.fails(f"{name}: {outcome.test}", outcome.reason, f"{again} {name}")
+            elif outcome.outcome == "skipped":
+                work.tally.skips(outcome.reason)
+            else:
+                work.tally.passes()
+        for trouble in troubles:
+            work.tally.fails("kernels", trouble, again)
 
-    return Step("tests on other kernels", run, COMPUTING)
-
-
-def python_steps(expression: str | None) -> list[Step]:
-    def step(name: str, folder: str, workers: int) -> Step:
-        options = beside_each_other(workers)
-        return Step(
-            name,
-            lambda output: pytest(output, [f"tests/{folder}"], expression, *options, report=folder),
-            WAITING,
-        )
-
-    # Other files need not be loaded.
-    folders = [f"tests/{name}" for name in ("unit", "root", "live")]
-    alone = [
-        str(path.relative_to(CHECKOUT))
-        for path in files(folders, (".py",))
-        if "mark.alone" in path.read_text()
-    ]
-    return [
-        step("tests on real servers", "live", SERVER_WORKERS),
-        step("tests as root", "root", TARGET_WORKERS),
-        step("unit tests", "unit", UNIT_WORKERS),
-        Step(
-            "tests that run alone",
-            lambda output: pytest(output, alone, expression, "-m", "alone", report="alone"),
-            ALONE,
-        ),
-    ]
-
-
-def checks() -> list[Step]:
-    """Return what needs neither a server nor a long time."""
-    return [
-        Step("C: format", c_format, COMPUTING),
-        Step("Python: lint", lambda output: output.check(VENV / "ruff", "check", "."), COMPUTING),
-        Step(
-            "Python: format",
-            lambda output: output.check(VENV / "ruff", "format", "--check", "."),
-            COMPUTING,
-        ),
-        Step("shell: lint", shell_lint, COMPUTING),
-        Step(
-            "words: lint",
-            lambda output: output.check(VENV / "python", "tests/support/wordlint.py"),
-            COMPUTING,
-        ),
-        Step(
-            "Python: types", lambda output: output.check(VENV / "mypy", *PYTHON_FOLDERS), COMPUTING
-        ),
-        Step("C: tests", lambda output: meson_test(output, BUILD, "--no-suite", "fuzz"), COMPUTING),
-    ]
-
-
-def quick_steps() -> list[Step]:
-    """Return what shows in a minute whether a change is worth a whole run."""
-    return [
-        *checks(),
-        Step(
-            "quick unit tests",
-            lambda output: pytest(
-                output,
-                ["tests/unit"],
-                None,
-                *beside_each_other("auto", "not slow"),
-                report="quick",
-            ),
-            WAITING,
-        ),
-    ]
-
-
-def steps(expression: str | None) -> list[Step]:
-    if expression:
-        return python_steps(expression)
-    # STALLSCOPE_KERNELS: what CI adds to a whole run.
-    others = os.environ.get("STALLSCOPE_KERNELS", "").split()
-    return [
-        *checks(),
-        Step("C: tests under sanitizers", sanitizers, COMPUTING),
-        Step(
-            "fuzz, shortly", lambda output: meson_test(output, BUILD, "--suite", "fuzz"), COMPUTING
-        ),
-        *python_steps(None),
-        *([kernel_step(others, None)] if others else []),
-    ]
+    return Step("kernels", run, COMPUTING)
 
 
 def systems_step(releases: Sequence[str]) -> Step:
     """Run the agent on whole systems, in virtual machines."""
     os.environ["STALLSCOPE_SYSTEMS"] = " ".join(releases)
-    return Step(
-        "tests on whole systems",
-        lambda output: pytest(output, ["tests/systems"], None, "-x", report="systems"),
-        ALONE,
-    )
+    return Step("systems", lambda work: work.pytest("tests/systems", "-x"), ALONE)
 
 
-def packages_step(expression: str | None) -> Step:
+def packages_step() -> Step:
     """Build packages, and use them in clean root folders."""
-    return Step(
-        "tests of packages",
-        lambda output: pytest(output, ["tests/packages"], expression, report="packages"),
-        ALONE,
-    )
+    return Step("packages", lambda work: work.pytest("tests/packages"), ALONE)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="scripts/test", description=__doc__)
-    parser.add_argument("-k", metavar="EXPR", help="only the Python tests that match")
-    parser.add_argument(
-        "--quick", action="store_true", help="format, lint, types, C tests and quick unit tests"
-    )
-    parser.add_argument(
-        "--kernels",
-        nargs="*",
-        metavar="KERNEL",
-        help="only the tests on other kernels, in virtual machines: SERIES or SERIES:VARIANT",
-    )
-    parser.add_argument(
-        "--update", action="store_true", help="with --kernels: write docs/support-matrix.md"
-    )
-    parser.add_argument(
-        "--systems", nargs="*", metavar="12|13", help="only the agent on whole systems"
-    )
-    parser.add_argument(
-        "--packages", action="store_true", help="only packages, in clean root folders"
-    )
-    arguments = parser.parse_args()
-    if arguments.packages:
-        return finish([packages_step(arguments.k)])
-    if arguments.kernels is not None:
-        return finish([kernel_step(arguments.kernels, arguments.k, update=arguments.update)])
-    if arguments.systems is not None:
-        return finish([systems_step(arguments.systems)])
-    return finish(quick_steps() if arguments.quick else steps(arguments.k))
+def steps(sizes: Sequence[str]) -> list[Step]:
+    """Return what is run of these sizes."""
+    nightly = [random_step(), kernels_step((), None), systems_step(()), packages_step()]
+    return [
+        *checks(sizes),
+        *c_steps(sizes),
+        *python_steps(sizes),
+        *(nightly if NIGHTLY in sizes else []),
+    ]
 
 
 class Run:
-    """What has ended so far, of all lanes."""
+    """Run steps, in lanes."""
 
-    def __init__(self, lanes: Iterable[str]) -> None:
-        self._others = set(lanes) != {COMPUTING}
-        self.total = Count()
-        self.summary: list[str] = []
-        self._lock = threading.Lock()
+    def __init__(self, board: Board) -> None:
+        self._board = board
+        self._processes = Processes()
 
-    def alone(self, chosen: Sequence[Step]) -> None:
-        """Run steps one after the other, with their output in plain view."""
+    def steps(self, chosen: Sequence[Step]) -> None:
+        """Run all; what is alone in its lane, and what is left of the others, at the end."""
+        lanes: dict[str, list[Step]] = {}
         for step in chosen:
-            print(f"\n=== {step.name}", flush=True)
-            self._count(step, Output(sys.stdout, 0))
-
-    def lane(self, chosen: Sequence[Step]) -> None:
-        """Run steps one after the other; show the output of each when it has ended."""
-        for step in chosen:
-            with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as file:
-                niceness = LOWER_PRIORITY if step.lane == COMPUTING and self._others else 0
-                self._count(step, Output(file, niceness))
-                file.seek(0)
-                with self._lock:
-                    print(f"\n=== {step.name}", file.read(), sep="\n", flush=True)
-
-    def _count(self, step: Step, output: Output) -> None:
-        start = time.monotonic()
+            lanes.setdefault(step.lane, []).append(step)
+        last = lanes.pop(ALONE, [])
+        niceness = {COMPUTING: LOWER_PRIORITY if WAITING in lanes else 0}
+        threads = [
+            threading.Thread(target=self._lane, args=(lane, niceness.get(name, 0)), daemon=True)
+            for name, lane in lanes.items()
+        ]
         try:
-            count = step.run(output)
-        except Exception as error:  # a lane's trouble is not another's
-            output.print(f"{type(error).__name__}: {error}")
-            count = Count(failed=1, failures=(f"{step.name}: {error}\n",))
-        seconds = time.monotonic() - start
-        with self._lock:
-            self.total += count
-            self.summary.append(
-                f"{step.name:28} {count.passed:5} passed {count.failed:4} failed"
-                f" {count.skipped:4} skipped  {seconds:6.1f} s"
-            )
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            self._lane(last, 0)
+        except KeyboardInterrupt:
+            self._processes.end()
+            for thread in threads:
+                thread.join()
+            raise
+
+    def _lane(self, chosen: Sequence[Step], niceness: int) -> None:
+        for step in chosen:
+            tally = self._board.begin(step.name)
+            try:
+                step.run(Work(tally, self._board, self._processes, niceness))
+            except Interrupted:
+                return
+            except Exception as error:  # a lane's trouble is not another's
+                again = f"./scripts/test --step {step.name}"
+                tally.fails(step.name, f"{type(error).__name__}: {error}", again)
+            finally:
+                self._board.end(tally)
 
 
-def finish(chosen: Sequence[Step]) -> int:
-    """Run the steps, show what failed and a summary, and return the exit code."""
+def report(board: Board, seconds: float) -> int:
+    """Say what all came to; return the exit code."""
+    left_out: Counter[str] = Counter()
+    for tally in board.tallies:
+        left_out += tally.left_out
+    if left_out:
+        print("\nleft out, since this machine lacks it:")
+        for reason, count in left_out.most_common():
+            print(f"{count:6} x {' '.join(reason.split())[:200]}")
+    if board.failures:
+        print("\nfailed:", *board.failures, sep="\n  ")
+    passed = sum(tally.passed for tally in board.tallies)
+    failed = sum(tally.failed for tally in board.tallies)
+    print(f"\n{seconds:.0f} s; logs of all steps are in {LOGS.relative_to(CHECKOUT)}")
+    print(f"{passed} passed, {failed} failed, {left_out.total()} skipped", flush=True)
+    return 1 if failed or not passed else 0
+
+
+def parsed(argv: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="scripts/test", description=__doc__)
+    parser.add_argument("tests", nargs="*", metavar="TEST")
+    parser.add_argument("-k", metavar="EXPR")
+    size = parser.add_mutually_exclusive_group()
+    size.add_argument("--all", dest="sizes", action="store_const", const=(SMALL, LARGE))
+    size.add_argument("--large", dest="sizes", action="store_const", const=(LARGE,))
+    size.add_argument("--nightly", dest="sizes", action="store_const", const=(NIGHTLY,))
+    parser.add_argument("--step", metavar="NAME")
+    parser.add_argument("--kernels", nargs="*", metavar="KERNEL")
+    parser.add_argument("--update", action="store_true")
+    parser.add_argument("--systems", nargs="*", metavar="12|13")
+    parser.add_argument("--packages", action="store_true")
+    parser.set_defaults(sizes=(SMALL,))
+    arguments = parser.parse_args(argv)
+    arguments.parser = parser
+    return arguments
+
+
+def chosen_steps(arguments: argparse.Namespace) -> list[Step]:
+    if arguments.packages:
+        return [packages_step()]
+    if arguments.kernels is not None:
+        return [kernels_step(arguments.kernels, arguments.k, update=arguments.update)]
+    if arguments.systems is not None:
+        return [systems_step(arguments.systems)]
+    if arguments.tests or arguments.k:
+        named = [*arguments.tests, *(("-k", arguments.k) if arguments.k else ())]
+        return [Step("chosen", lambda work: work.pytest(*named), ALONE)]
+    every = steps(arguments.sizes)
+    if arguments.step is None:
+        return every
+    found = [step for step in every if step.name == arguments.step]
+    if not found:
+        known = ", ".join(step.name for step in every)
+        arguments.parser.error(f"no step {arguments.step} in these sizes: {known}")
+    return found
+
+
+def interrupt(number: int, frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def main() -> int:
+    chosen = chosen_steps(parsed(sys.argv[1:]))
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, interrupt)
     start = time.monotonic()
-    lanes: dict[str, list[Step]] = {}
-    for step in chosen:
-        lanes.setdefault(step.lane, []).append(step)
-    run = Run(lanes)
-    last = lanes.pop(ALONE, []) if len(lanes) > 1 else lanes.popitem()[1]
-    threads = [threading.Thread(target=run.lane, args=(lane,)) for lane in lanes.values()]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    run.alone(last)
-    total = run.total
-    if total.failures:
-        print("\n=== what failed", *total.failures, sep="\n")
-    print("\n=== summary", *run.summary, "", sep="\n")
-    print(
-        f"{total.passed} passed, {total.failed} failed, {total.skipped} skipped"
-        f" in {time.monotonic() - start:.0f} s",
-        flush=True,
-    )
-    return 1 if total.failed or not total.passed else 0
+    try:
+        with Board() as board:
+            Run(board).steps(chosen)
+    except KeyboardInterrupt:
+        print("interrupted: what was begun is undone; run it again", file=sys.stderr)
+        return 130
+    return report(board, time.monotonic() - start)
 
 
 if __name__ == "__main__":

@@ -8,11 +8,9 @@
 //   left COUNT             aio reads whose ends are not fetched, and then are
 //
 // Each command answers with the longest time from a submission to its end, in ns.
-#include "target.h"
+#include "uring.h"
 
 #include <linux/aio_abi.h>
-#include <linux/io_uring.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
 
@@ -25,14 +23,6 @@ static off_t size;
 static aio_context_t aio;
 static char *buffer;
 static struct iovec vector;
-
-static struct {
-	int fd;
-	unsigned *head, *tail, *mask, *array; // of submissions
-	unsigned *ended_head, *ended_tail, *ended_mask;
-	struct io_uring_sqe *entries;
-	struct io_uring_cqe *ended;
-} ring;
 
 static char *path_of(const char *name, unsigned long i, char *buf, size_t buf_size)
 {
@@ -146,34 +136,6 @@ static uint64_t do_left(unsigned long count)
 
 /* io_uring */
 
-static void make_ring(void)
-{
-	struct io_uring_params params = {};
-
-	ring.fd = (int)syscall(SYS_io_uring_setup, 8, &params);
-	if (ring.fd < 0)
-		return;
-	size_t bytes = params.sq_off.array + params.sq_entries * sizeof(unsigned);
-	char *submissions = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE,
-				 ring.fd, IORING_OFF_SQ_RING);
-	size_t ended_bytes = params.cq_off.cqes + params.cq_entries * sizeof(struct io_uring_cqe);
-	char *ended = mmap(NULL, ended_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE,
-			   ring.fd, IORING_OFF_CQ_RING);
-	ring.entries = mmap(NULL, params.sq_entries * sizeof(*ring.entries), PROT_READ | PROT_WRITE,
-			    MAP_SHARED | MAP_POPULATE, ring.fd, IORING_OFF_SQES);
-	if (submissions == MAP_FAILED || ended == MAP_FAILED || ring.entries == MAP_FAILED)
-		target_die("mmap");
-	ring.tail = (unsigned *)(submissions + params.sq_off.tail);
-	ring.mask = (unsigned *)(submissions + params.sq_off.ring_mask);
-	ring.array = (unsigned *)(submissions + params.sq_off.array);
-	ring.ended_head = (unsigned *)(ended + params.cq_off.head);
-	ring.ended_tail = (unsigned *)(ended + params.cq_off.tail);
-	ring.ended_mask = (unsigned *)(ended + params.cq_off.ring_mask);
-	ring.ended = (struct io_uring_cqe *)(ended + params.cq_off.cqes);
-	if (syscall(SYS_io_uring_register, ring.fd, IORING_REGISTER_FILES, &file, 1) < 0)
-		target_die("io_uring_register");
-}
-
 static void fill_entry(struct io_uring_sqe *entry, const char *operation, unsigned long i)
 {
 	static char from[512], to[512];
@@ -225,10 +187,8 @@ static void fill_entry(struct io_uring_sqe *entry, const char *operation, unsign
 		}
 		break;
 	}
-	if (strcmp(operation, "fixed") == 0) {
-		entry->fd = 0; // the first that is registered
-		entry->flags = IOSQE_FIXED_FILE;
-	}
+	if (strcmp(operation, "fixed") == 0)
+		uring_fix(entry, file);
 	if (strcmp(operation, "extend") == 0) {
 		entry->off = (unsigned long)size;
 		size += BLOCK;
@@ -239,24 +199,18 @@ static uint64_t do_uring(const char *operation, unsigned long count)
 {
 	uint64_t longest = 0;
 
-	if (ring.fd < 0)
+	if (uring.fd < 0)
 		return 0;
 	for (unsigned long i = 0; i < count; i++) {
-		unsigned tail = *ring.tail, place = tail & *ring.mask;
+		struct io_uring_sqe entry;
 
-		fill_entry(&ring.entries[place], operation, i);
-		ring.array[place] = place;
-		__atomic_store_n(ring.tail, tail + 1, __ATOMIC_RELEASE);
+		fill_entry(&entry, operation, i);
 		uint64_t start = target_now();
-		if (syscall(SYS_io_uring_enter, ring.fd, 1, 1, IORING_ENTER_GETEVENTS, NULL, 0) < 0)
-			target_die("io_uring_enter");
+		ssize_t result = uring_run(&entry, 1);
 		if (target_now() - start > longest)
 			longest = target_now() - start;
-		unsigned head = *ring.ended_head;
-		int result = ring.ended[head & *ring.ended_mask].res;
-		__atomic_store_n(ring.ended_head, head + 1, __ATOMIC_RELEASE);
 		if (result < 0) {
-			errno = -result;
+			errno = -(int)result;
 			target_die(operation);
 		}
 	}
@@ -302,8 +256,8 @@ int main(int argc, char **argv)
 	size = st.st_size;
 	if (syscall(SYS_io_setup, 256, &aio) < 0)
 		target_die("io_setup");
-	make_ring();
-	printf("{\"inode\": %lu, \"uring\": %d}\n", (unsigned long)st.st_ino, ring.fd >= 0);
+	uring_init();
+	printf("{\"inode\": %lu, \"uring\": %d}\n", (unsigned long)st.st_ino, uring.fd >= 0);
 	target_ready();
 	target_serve(answer);
 }

@@ -23,15 +23,9 @@ static NOIPA void churn_wait(void *arg)
 {
 	pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 	pthread_cond_t cond = PTHREAD_COND_INITIALIZER;
-	struct timespec until;
+	struct timespec until = target_after(CLOCK_REALTIME, (long)life_ns);
 
 	(void)arg;
-	clock_gettime(CLOCK_REALTIME, &until);
-	until.tv_nsec += (long)life_ns;
-	if (until.tv_nsec >= 1000000000) {
-		until.tv_nsec -= 1000000000;
-		until.tv_sec++;
-	}
 	pthread_mutex_lock(&mutex);
 	pthread_cond_timedwait(&cond, &mutex, &until);
 	pthread_mutex_unlock(&mutex);

@@ -28,14 +28,8 @@ static pthread_cond_t cond = PTHREAD_COND_INITIALIZER;
 
 static NOIPA void wait_once(void)
 {
-	struct timespec until;
+	struct timespec until = target_after(CLOCK_REALTIME, 2000000);
 
-	clock_gettime(CLOCK_REALTIME, &until);
-	until.tv_nsec += 2000000;
-	if (until.tv_nsec >= 1000000000) {
-		until.tv_nsec -= 1000000000;
-		until.tv_sec++;
-	}
 	pthread_mutex_lock(&mutex);
 	while (pthread_cond_timedwait(&cond, &mutex, &until) != ETIMEDOUT)
 		continue;

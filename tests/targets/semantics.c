@@ -35,17 +35,6 @@ static void report(const char *what, long result)
 #define REPORT_CLOCK(call) (void)monotonic
 #endif
 
-static struct timespec after(clockid_t clock, long ns)
-{
-	struct timespec time;
-
-	clock_gettime(clock, &time);
-	time.tv_nsec += ns;
-	time.tv_sec += time.tv_nsec / 1000000000;
-	time.tv_nsec %= 1000000000;
-	return time;
-}
-
 static void run(void *(*function)(void *), void *arg)
 {
 	pthread_join(target_thread(function, arg, 0), NULL);
@@ -149,8 +138,8 @@ static void make_mutex(const struct mutex_kind *kind)
 static void *be_another_thread(void *arg)
 {
 	const struct mutex_kind *kind = arg;
-	struct timespec wall = after(CLOCK_REALTIME, 1000000);
-	struct timespec monotonic = after(CLOCK_MONOTONIC, 1000000);
+	struct timespec wall = target_after(CLOCK_REALTIME, 1000000);
+	struct timespec monotonic = target_after(CLOCK_MONOTONIC, 1000000);
 	struct timespec bad = {.tv_sec = wall.tv_sec + 60, .tv_nsec = 1000000000};
 	struct timespec past = {.tv_sec = -1};
 
@@ -200,7 +189,7 @@ static void try_deaths(const struct mutex_kind *kind)
 		REPORT(pthread_mutex_unlock(mutex));
 	}
 	run(lock_and_die, NULL);
-	struct timespec wall = after(CLOCK_REALTIME, 1000000);
+	struct timespec wall = target_after(CLOCK_REALTIME, 1000000);
 	REPORT(pthread_mutex_timedlock(mutex, &wall));
 	REPORT(pthread_mutex_unlock(mutex));
 	REPORT(pthread_mutex_lock(mutex));
@@ -232,7 +221,7 @@ static void try_mutex(const struct mutex_kind *kind)
 			REPORT(pthread_mutex_unlock(mutex));
 		}
 	} else if (kind->protocol == PTHREAD_PRIO_NONE) {
-		struct timespec wall = after(CLOCK_REALTIME, 1000000);
+		struct timespec wall = target_after(CLOCK_REALTIME, 1000000);
 
 		REPORT(pthread_mutex_timedlock(mutex, &wall));
 	}
@@ -301,8 +290,8 @@ static int give_rwlock(void *object)
 static void *time_out(void *arg)
 {
 	pthread_rwlock_t *rwlock = arg;
-	struct timespec wall = after(CLOCK_REALTIME, 1000000);
-	struct timespec monotonic = after(CLOCK_MONOTONIC, 1000000);
+	struct timespec wall = target_after(CLOCK_REALTIME, 1000000);
+	struct timespec monotonic = target_after(CLOCK_MONOTONIC, 1000000);
 	struct timespec bad = {.tv_sec = wall.tv_sec + 60, .tv_nsec = -1};
 
 	REPORT(pthread_rwlock_tryrdlock(rwlock) == 0 ? pthread_rwlock_unlock(rwlock) : EBUSY);
@@ -318,8 +307,8 @@ static void *time_out(void *arg)
 static void *time_out_reading(void *arg)
 {
 	pthread_rwlock_t *rwlock = arg;
-	struct timespec wall = after(CLOCK_REALTIME, 1000000);
-	struct timespec monotonic = after(CLOCK_MONOTONIC, 1000000);
+	struct timespec wall = target_after(CLOCK_REALTIME, 1000000);
+	struct timespec monotonic = target_after(CLOCK_MONOTONIC, 1000000);
 
 	REPORT(pthread_rwlock_timedrdlock(rwlock, &wall));
 	REPORT_CLOCK(pthread_rwlock_clockrdlock(rwlock, CLOCK_MONOTONIC, &monotonic));
@@ -344,7 +333,7 @@ static void try_rwlock(pthread_rwlock_t *rwlock, const char *name, int kind)
 	REPORT(pthread_rwlock_wrlock(rwlock));
 	REPORT(pthread_rwlock_wrlock(rwlock));
 	REPORT(pthread_rwlock_rdlock(rwlock));
-	struct timespec wall = after(CLOCK_REALTIME, 1000000);
+	struct timespec wall = target_after(CLOCK_REALTIME, 1000000);
 	REPORT(pthread_rwlock_timedrdlock(rwlock, &wall));
 	run(time_out_reading, rwlock);
 	run(time_out, rwlock);
@@ -373,8 +362,8 @@ static void try_conds(void)
 {
 	static const struct mutex_kind errorcheck = {"", PTHREAD_MUTEX_ERRORCHECK, 0, 0, 0};
 	static const struct mutex_kind recursive = {"", PTHREAD_MUTEX_RECURSIVE, 0, 0, 0};
-	struct timespec wall = after(CLOCK_REALTIME, 1000000);
-	struct timespec monotonic = after(CLOCK_MONOTONIC, 1000000);
+	struct timespec wall = target_after(CLOCK_REALTIME, 1000000);
+	struct timespec monotonic = target_after(CLOCK_MONOTONIC, 1000000);
 	struct timespec bad = {.tv_nsec = 1000000000};
 	pthread_condattr_t attr;
 	pthread_cond_t cond;

@@ -42,6 +42,18 @@ static inline uint64_t target_now(void)
 	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
 }
 
+// So long from now.
+static inline struct timespec target_after(clockid_t clock, long ns)
+{
+	struct timespec time;
+
+	clock_gettime(clock, &time);
+	time.tv_nsec += ns;
+	time.tv_sec += time.tv_nsec / 1000000000;
+	time.tv_nsec %= 1000000000;
+	return time;
+}
+
 // True once the thread is asleep in system call `nr`, with its first argument in
 // [low, high) where high is not 0. /proc/PID/task/TID/syscall holds "running", or the number and
 // the six arguments in hex.

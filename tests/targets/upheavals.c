@@ -7,14 +7,22 @@
 //   fork      fork, vfork and clone while threads compete for locks; children wait, too
 //   signal    handlers sync, write and unlink in the middle of waits
 //   jump      handlers leave waits for files by siglongjmp()
+//   steps     handlers leave the first wait of a process before and after each of its calls
 //   churn     short lives of threads that wait
 #include "target.h"
 
+#include <glob.h>
+#include <limits.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/ptrace.h>
+#include <sys/user.h>
 #include <sys/wait.h>
 
+#ifndef sigev_notify_thread_id
+#define sigev_notify_thread_id _sigev_un._tid /* glibc */
+#endif
 #define FIGHTERS 4
 #define BLOCK 32768
 #define AT_ONCE 16
@@ -55,20 +63,9 @@ static bool is_enough(unsigned long rounds)
 	return rounds_done >= rounds || target_now() - start_ns > TARGET_PATIENCE_NS;
 }
 
-static struct timespec wall_after(long ns)
-{
-	struct timespec time;
-
-	clock_gettime(CLOCK_REALTIME, &time);
-	time.tv_nsec += ns;
-	time.tv_sec += time.tv_nsec / 1000000000;
-	time.tv_nsec %= 1000000000;
-	return time;
-}
-
 static void wait_a_little(void)
 {
-	struct timespec until = wall_after(200000);
+	struct timespec until = target_after(CLOCK_REALTIME, 200000);
 
 	CHECK(pthread_mutex_lock(&cond_mutex));
 	if (pthread_cond_timedwait(&cond, &cond_mutex, &until) != ETIMEDOUT)
@@ -268,10 +265,12 @@ static void jump_some(unsigned long rounds)
 {
 	struct sigaction action = {.sa_handler = jump_out};
 	struct itimerspec time = {.it_value.tv_nsec = 1};
+	struct sigevent event = {.sigev_notify = SIGEV_THREAD_ID, .sigev_signo = SIGALRM};
 	timer_t timer;
 
+	event.sigev_notify_thread_id = getpid(); // only this thread may jump to its frames
 	sigaction(SIGALRM, &action, NULL);
-	if (timer_create(CLOCK_MONOTONIC, NULL, &timer))
+	if (timer_create(CLOCK_MONOTONIC, &event, &timer))
 		target_die("timer_create");
 	for (; !is_enough(rounds); rounds_done++) {
 		if (!sigsetjmp(way_out, 1)) {
@@ -287,6 +286,98 @@ static void jump_some(unsigned long rounds)
 		count(&cleanups);
 	}
 	timer_delete(timer);
+}
+
+/* steps */
+
+static void wait_first(void)
+{
+	struct sigaction action = {.sa_handler = jump_out};
+
+	sigaction(SIGALRM, &action, NULL);
+	may_jump = 1;
+	if (!sigsetjmp(way_out, 1)) {
+		ptrace(PTRACE_TRACEME);
+		raise(SIGSTOP);
+		if (fsync(file) || fsync(file))
+			fail("fsync");
+	}
+	may_jump = 0;
+	if (fsync(file))
+		fail("fsync after a jump");
+	wait_a_little();
+	_exit(0);
+}
+
+// The library removes all rings but the latest of those who have ended.
+static void keep_ring(pid_t owner)
+{
+	char pattern[4096], kept[4096];
+	const char *folder = getenv("STALLSCOPE_RUNTIME_DIR");
+	glob_t found;
+
+	snprintf(pattern, sizeof(pattern), "%s/%d-*", folder, owner);
+	snprintf(kept, sizeof(kept), "%s/kept-%d", folder, owner);
+	if (glob(pattern, 0, NULL, &found) || link(found.gl_pathv[0], kept))
+		fail("no ring");
+	globfree(&found);
+}
+
+// False: the child has ended.
+static bool runs_on(pid_t child, int request)
+{
+	int status;
+
+	if (ptrace(request, child, 0, 0) || waitpid(child, &status, 0) != child ||
+	    (WIFEXITED(status) ? WEXITSTATUS(status) : WSTOPSIG(status) != SIGTRAP))
+		fail("a step");
+	return WIFSTOPPED(status);
+}
+
+static bool is_before_call(pid_t child)
+{
+	struct user_regs_struct regs;
+
+	if (ptrace(PTRACE_GETREGS, child, 0, &regs))
+		fail("registers");
+	return (ptrace(PTRACE_PEEKTEXT, child, regs.rip, 0) & 0xffff) == 0x050f;
+}
+
+// Interrupts a child after this many of its system calls and `most` more instructions, or before its
+// next call. Returns how many instructions it was; -1: the child ended first.
+static long interrupt_child(long calls, long most)
+{
+	long steps = 0;
+	int status;
+	bool runs = true;
+	pid_t child = fork();
+
+	if (!child)
+		wait_first();
+	if (child < 0 || waitpid(child, &status, 0) != child || !WIFSTOPPED(status))
+		fail("no child to step");
+	for (long stops = 0; runs && stops < 2 * calls; stops++)
+		runs = runs_on(child, PTRACE_SYSCALL);
+	for (; runs && steps < most && !is_before_call(child); steps++)
+		runs = runs_on(child, PTRACE_SINGLESTEP);
+	if (runs && (kill(child, SIGALRM) || ptrace(PTRACE_DETACH, child, 0, 0) ||
+		     waitpid(child, &status, 0) != child || status))
+		fail("a child ended badly");
+	keep_ring(child);
+	return runs ? steps : -1;
+}
+
+static void jump_after_steps(unsigned long rounds)
+{
+	long steps;
+
+	for (; !is_enough(rounds); rounds_done++) {
+		interrupt_child((long)rounds_done, 0);
+		steps = interrupt_child((long)rounds_done, LONG_MAX);
+		if (steps < 0)
+			break;
+		interrupt_child((long)rounds_done, rand() % (steps + 1));
+	}
 }
 
 /* churn */
@@ -333,7 +424,8 @@ int main(int argc, char **argv)
 	file = open("file", O_RDWR | O_CREAT | O_CLOEXEC, 0600);
 	if (file < 0)
 		target_die("file");
-	if (strcmp(argv[2], "jump")) // out of the making of the ring, too
+	// Others jump out of the making of the ring, too.
+	if (strcmp(argv[2], "jump") && strcmp(argv[2], "steps"))
 		wait_a_little();
 	if (!strcmp(argv[2], "cancel"))
 		while_locks_are_taken(cancel_some, rounds);
@@ -343,6 +435,8 @@ int main(int argc, char **argv)
 		signal_some(rounds);
 	else if (!strcmp(argv[2], "jump"))
 		jump_some(rounds);
+	else if (!strcmp(argv[2], "steps"))
+		jump_after_steps(rounds);
 	else if (!strcmp(argv[2], "churn"))
 		churn_some(rounds);
 	else

@@ -13,12 +13,10 @@
 //   close FILE, unlink FILE, rename FILE TO, forget (all files, which stay open)
 //
 // Each command answers with {"done": COUNT}; 0: this kernel or file system cannot do it.
-#include "target.h"
+#include "uring.h"
 
 #include <linux/aio_abi.h>
 #include <linux/fs.h>
-#include <linux/io_uring.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
 
@@ -37,14 +35,6 @@ static struct open_file files[MAX_FILES];
 static size_t file_count;
 static char *buffer;
 static aio_context_t aio;
-
-static struct {
-	int fd, registered; // descriptors
-	unsigned *tail, *mask, *array;
-	unsigned *ended_head, *ended_tail, *ended_mask;
-	struct io_uring_sqe *entries;
-	struct io_uring_cqe *ended;
-} ring;
 
 static char *path_of(const char *name, char *buf, size_t size)
 {
@@ -126,68 +116,6 @@ static ssize_t do_aio(int fd, int opcode, void *data, size_t size, off_t at)
 
 /* io_uring */
 
-static void make_ring(void)
-{
-	struct io_uring_params params = {};
-
-	ring.registered = -1;
-	ring.fd = (int)syscall(SYS_io_uring_setup, 8, &params);
-	if (ring.fd < 0)
-		return;
-	size_t bytes = params.sq_off.array + params.sq_entries * sizeof(unsigned);
-	size_t ended_bytes = params.cq_off.cqes + params.cq_entries * sizeof(struct io_uring_cqe);
-	char *submissions = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE,
-				 ring.fd, IORING_OFF_SQ_RING);
-	char *ended = mmap(NULL, ended_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE,
-			   ring.fd, IORING_OFF_CQ_RING);
-	ring.entries = mmap(NULL, params.sq_entries * sizeof(*ring.entries), PROT_READ | PROT_WRITE,
-			    MAP_SHARED | MAP_POPULATE, ring.fd, IORING_OFF_SQES);
-	if (submissions == MAP_FAILED || ended == MAP_FAILED || ring.entries == MAP_FAILED)
-		target_die("mmap");
-	ring.tail = (unsigned *)(submissions + params.sq_off.tail);
-	ring.mask = (unsigned *)(submissions + params.sq_off.ring_mask);
-	ring.array = (unsigned *)(submissions + params.sq_off.array);
-	ring.ended_head = (unsigned *)(ended + params.cq_off.head);
-	ring.ended_tail = (unsigned *)(ended + params.cq_off.tail);
-	ring.ended_mask = (unsigned *)(ended + params.cq_off.ring_mask);
-	ring.ended = (struct io_uring_cqe *)(ended + params.cq_off.cqes);
-}
-
-static void register_file(int fd)
-{
-	if (ring.registered == fd)
-		return;
-	if (ring.registered >= 0)
-		syscall(SYS_io_uring_register, ring.fd, IORING_UNREGISTER_FILES, NULL, 0);
-	if (syscall(SYS_io_uring_register, ring.fd, IORING_REGISTER_FILES, &fd, 1) < 0)
-		target_die("io_uring_register");
-	ring.registered = fd;
-}
-
-// Submits them together; returns the result of the first that failed, or of the last.
-static ssize_t do_uring(const struct io_uring_sqe *entries, unsigned count)
-{
-	ssize_t result = 0;
-
-	for (unsigned i = 0; i < count; i++) {
-		unsigned tail = *ring.tail, place = tail & *ring.mask;
-
-		ring.entries[place] = entries[i];
-		ring.array[place] = place;
-		__atomic_store_n(ring.tail, tail + 1, __ATOMIC_RELEASE);
-	}
-	if (syscall(SYS_io_uring_enter, ring.fd, count, count, IORING_ENTER_GETEVENTS, NULL, 0) < 0)
-		target_die("io_uring_enter");
-	for (unsigned i = 0; i < count; i++) {
-		unsigned head = *ring.ended_head;
-
-		if (result >= 0)
-			result = ring.ended[head & *ring.ended_mask].res;
-		__atomic_store_n(ring.ended_head, head + 1, __ATOMIC_RELEASE);
-	}
-	return result;
-}
-
 static struct io_uring_sqe write_entry(const char *way, int fd, struct iovec *vector, off_t at)
 {
 	struct io_uring_sqe entry = {.opcode = IORING_OP_WRITE,
@@ -201,11 +129,8 @@ static struct io_uring_sqe write_entry(const char *way, int fd, struct iovec *ve
 		entry.addr = (uintptr_t)vector;
 		entry.len = 1;
 	}
-	if (strcmp(way, "uringfixed") == 0) {
-		register_file(fd);
-		entry.fd = 0;
-		entry.flags = IOSQE_FIXED_FILE;
-	}
+	if (strcmp(way, "uringfixed") == 0)
+		uring_fix(&entry, fd);
 	return entry;
 }
 
@@ -215,12 +140,9 @@ static ssize_t sync_by_ring(const char *way, int fd)
 
 	if (strcmp(way, "uringfdatasync") == 0)
 		entry.fsync_flags = IORING_FSYNC_DATASYNC;
-	if (strcmp(way, "fixedfsync") == 0) {
-		register_file(fd);
-		entry.fd = 0;
-		entry.flags = IOSQE_FIXED_FILE;
-	}
-	return do_uring(&entry, 1);
+	if (strcmp(way, "fixedfsync") == 0)
+		uring_fix(&entry, fd);
+	return uring_run(&entry, 1);
 }
 
 static ssize_t write_by_ring(const char *way, int fd, struct iovec *vector, off_t at)
@@ -229,9 +151,9 @@ static ssize_t write_by_ring(const char *way, int fd, struct iovec *vector, off_
 					  {.opcode = IORING_OP_FSYNC, .fd = fd}};
 
 	if (strcmp(way, "linked") != 0)
-		return do_uring(entries, 1);
+		return uring_run(entries, 1);
 	entries[0].flags |= IOSQE_IO_LINK;
-	return do_uring(entries, 2) < 0 ? -1 : (ssize_t)vector->iov_len;
+	return uring_run(entries, 2) < 0 ? -1 : (ssize_t)vector->iov_len;
 }
 
 /* What is asked for. */
@@ -311,7 +233,7 @@ static unsigned long do_requests(const char *way, struct open_file *file, unsign
 	unsigned long done = 0;
 	off_t at = 0;
 
-	if (fd < 0 || (ring.fd < 0 && (strstr(way, "uring") || strstr(way, "linked"))))
+	if (fd < 0 || (uring.fd < 0 && (strstr(way, "uring") || strstr(way, "linked"))))
 		return 0;
 	if (strcmp(way, "mapped") == 0)
 		return map_pages(file, count);
@@ -374,8 +296,8 @@ int main(int argc, char **argv)
 	if (buffer == MAP_FAILED || syscall(SYS_io_setup, 16, &aio) < 0)
 		target_die("start");
 	memset(buffer, 'w', MAX_BYTES);
-	make_ring();
-	printf("{\"fact\": \"ring\", \"count\": %d}\n", ring.fd >= 0);
+	uring_init();
+	printf("{\"fact\": \"ring\", \"count\": %d}\n", uring.fd >= 0);
 	target_ready();
 	target_serve(answer);
 }

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from stallscope.analyzers import catalog
+from tests.support.chance import EXAMPLES
 from tests.unit.scenes import Analyze
 
 if TYPE_CHECKING:
@@ -21,9 +22,12 @@ if TYPE_CHECKING:
 __all__: list[str] = []
 
 # A busy machine makes anything slow at times, and what is drawn at random is too large at
-# times: only wrong results fail a test.
+# times: only wrong results fail a test. What is drawn is the same in each run, unless
+# STALLSCOPE_EXAMPLES asks for so many others.
 settings.register_profile(
     "stallscope",
+    max_examples=EXAMPLES or 100,
+    derandomize=not EXAMPLES,
     deadline=None,
     print_blob=True,
     suppress_health_check=[

@@ -20,6 +20,7 @@ from stallscope.model.waitlines import Event, KindWaits, Target, WaitLine
 from stallscope.reporters.counts import count_threads
 from stallscope.reporters.export.source import Entry, History
 from tests.support.servers import PATIENCE
+from tests.unit import gdb_dumps
 from tests.unit.captures import convoy
 
 __all__ = [
@@ -36,7 +37,6 @@ __all__ = [
     "total",
 ]
 
-DUMPS = Path(__file__).parent.parent / "data" / "gdb"
 SECOND = 1_000_000_000
 
 
@@ -71,13 +71,12 @@ def counted() -> Entry:
 
 @functools.cache
 def dumps() -> tuple[Entry, ...]:
-    """Return all dumps of real servers."""
-    found = []
-    for path in sorted(DUMPS.glob("*.in")):
-        for capture in importers.read(iter([path.read_bytes()]), str(path)):
-            found.append(entry(capture, path.name))
-    assert len(found) >= 10
-    return tuple(found)
+    """Return dumps of real servers."""
+    return tuple(
+        entry(capture, name)
+        for name in gdb_dumps.NAMES
+        for capture in importers.load(gdb_dumps.dump(name), name)
+    )
 
 
 def total(entries: Iterable[Entry]) -> int:

@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import json
 import math
+import re
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -19,19 +22,25 @@ from stallscope.reporters.html.pack import Entry
 from stallscope.reporters.html.page import Builder
 from stallscope.store import Store
 from tests.unit.captures import convoy, stack
+from tests.unit.scenes import IDLE_SESSION, SESSION, Scenery
 
 __all__ = [
     "START_NS",
     "burst",
     "busy",
     "hostile",
+    "locked",
     "rendered",
     "saved",
     "store_incident",
+    "value",
     "waits_line",
 ]
 
 START_NS = 1_795_261_984_250_000_000
+_ROW_WAIT = (
+    "pthread_cond_wait, os_event_wait_low, lock_wait_suspend_thread, row_search_mvcc, " + SESSION
+)
 _STATEMENT = "SELECT c FROM sbtest1 WHERE id = ?"
 
 
@@ -79,6 +88,28 @@ def saved(capture: Capture, path: Path) -> Path:
     """Write the capture."""
     capturefile.write(capture, path)
     return path
+
+
+def locked(waiters: int = 20) -> Capture:
+    """Return connections that wait for a row of one that is idle in a transaction."""
+    scenery = Scenery(exe="/usr/sbin/mysqld")
+    lock = scenery.lock(owner=900, kind=LockKind.ROW, symbol="index PRIMARY of shop.orders")
+    tids = scenery.add(_ROW_WAIT, times=waiters, lock=lock)
+    scenery.session(*tids, command="Query", user="app", host="10.0.0.8", age_ns=12 * 10**9,
+                    query="UPDATE orders SET total = ? WHERE id = ?")  # fmt: skip
+    scenery.add(IDLE_SESSION, tid=900)
+    scenery.session(900, command="Sleep", user="root", host="10.0.0.7", database="shop",
+                    transaction=True, transaction_ns=246 * 10**9, query="SELECT ?")  # fmt: skip
+    return scenery.capture()
+
+
+def value(page: bytes) -> dict[str, Any]:
+    """Return the value in a page."""
+    found = re.search(rb'<script type="application/json" id="data">(.*?)</script>', page, re.S)
+    assert found is not None
+    data = json.loads(found[1])
+    assert isinstance(data, dict)
+    return data
 
 
 def rendered(capture: Capture, label: str = "stall.jsonl.zst") -> bytes:

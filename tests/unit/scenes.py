@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import msgspec
 
 from stallscope.analyzers import catalog, engine
-from stallscope.analyzers.analysis import Analysis
+from stallscope.analyzers.analysis import Analysis, Blocker, Finding
 from stallscope.model.capture import (
     Capture,
     Frame,
@@ -33,6 +33,7 @@ __all__ = [
     "SESSION",
     "Analyze",
     "Scenery",
+    "blocker_of",
     "frames",
 ]
 
@@ -57,6 +58,12 @@ def frames(stack: str) -> tuple[Frame, ...]:
         else:
             out.append(_KNOWN.setdefault(name, Frame(symbol=name)))
     return tuple(out)
+
+
+def blocker_of(finding: Finding) -> Blocker:
+    """Return the blocker that a finding names."""
+    assert finding.blocker is not None
+    return finding.blocker
 
 
 class Scenery:

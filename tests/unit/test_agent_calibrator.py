@@ -19,8 +19,6 @@ from stallscope.collectors.calibration.stored import Calibration
 from stallscope.collectors.sql.login import Login
 from tests.support.servers.waiting import PATIENCE
 
-__all__: list[str] = []
-
 FOUND = Calibration("b" * 40, "mysqld", "9.7.0", 1, {"thd.tls": -472, "thd.id": 8})
 KEPT = msgspec.structs.replace(FOUND, layout={"thd.tls": -8})
 
@@ -91,18 +89,14 @@ def test_without_a_connection_nothing_is_checked(process: Process, case: str) ->
     assert process.saved == ([FOUND] if answered else [])
 
 
-def test_a_build_that_is_not_known_is_calibrated_and_kept(process: Process) -> None:
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_build_that_is_not_known_is_calibrated(process: Process, kept: bool) -> None:
+    process.fails_to_save = not kept
     calibrator = process.calibrator()
     calibrator.collect()
     assert process.used == ["thd.id=8 thd.tls=-472"]
-    assert process.saved == [FOUND]
+    assert process.saved == [FOUND] * kept
     assert calibrator.interval == math.inf
-
-
-def test_a_calibration_that_cannot_be_kept_is_used(process: Process) -> None:
-    process.fails_to_save = True
-    process.calibrator().collect()
-    assert process.used == ["thd.id=8 thd.tls=-472"]
 
 
 def test_a_failure_is_tried_again_later_and_later(process: Process) -> None:

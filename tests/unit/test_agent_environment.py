@@ -21,8 +21,6 @@ from stallscope.main import parser
 from stallscope.store import Store
 from tests.unit.agentlog import Messages
 
-__all__: list[str] = []
-
 
 @pytest.fixture
 def options(tmp_path: Path) -> Path:

@@ -3,100 +3,75 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
-import time
+import threading
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
-from stallscope.agent.clock import NS
-from stallscope.agent.gaps import CATCH_UP_NS, Gaps
-from stallscope.model.samples import Sample
-from tests.unit.agentfakes import SETTINGS
-
-STOPPED_SECONDS = 5.0
-
-CHILD = """
-import sys, threading, time
-from pathlib import Path
-import msgspec
-from stallscope.agent.environment import Plan
-from stallscope.agent.sources import Sources
+from stallscope.agent import loop
+from stallscope.agent.clock import NS, Clock
+from stallscope.agent.collecting import CollectorThreads
+from stallscope.agent.events import Callback, Event, WaitsReceived
+from stallscope.agent.gaps import CATCH_UP_NS, GAP_NS, Gaps
 from stallscope.collectors.triggers.settings import TriggerSettings
 from stallscope.model.samples import Sample
-from tests.unit.agentfakes import SETTINGS, FakeEnvironment, running
-
-def trigger(name, variable, threshold):
-    return TriggerSettings(
-        name, variable=variable, threshold=threshold, cycles=1, clear_cycles=1, interval=0,
-        sleep=0, run_time=0,
-    )
-
-class Heartbeat:
-    name, thread, deadline = "heartbeat", "sql", 1.0
-    interval = rest_interval = 0.0
-    hangs = threading.Event()
-    def collect(self):
-        wall, clock = time.time_ns(), time.monotonic_ns()
-        time.sleep(0.4)  # it is nearly always in flight
-        if self.hangs.is_set():
-            time.sleep(30)
-        return Sample(self.name, wall, clock, {"heartbeat.ms": (time.monotonic_ns() - clock) / 1e6})
-    def close(self): pass
-
-heartbeat = Heartbeat()
-
-class Environment(FakeEnvironment):
-    def sources(self, server, settings, use_layout):
-        return Sources((heartbeat,))
-
-triggers = (
-    trigger("no-answer", "heartbeat.unanswered_ms", 1500),
-    trigger("heartbeat", "heartbeat.ms", 1500),
-)
-environment = Environment(msgspec.structs.replace(SETTINGS, triggers=triggers))
-with running(environment, Path(sys.argv[1])) as agent:
-    while not agent.engine.states() or agent.metrics.polls < 10:
-        time.sleep(0.05)
-    time.sleep(1)
-    print("runs", flush=True)
-    sys.stdin.readline()
-    time.sleep(3)
-    print(dict(agent.metrics.fired), flush=True)
-    heartbeat.hangs.set()
-    while not agent.metrics.fired:
-        time.sleep(0.05)
-    print(dict(agent.metrics.fired), flush=True)
-"""
+from stallscope.model.waitlines import SCHEMA, Key, WaitLine
+from tests.support.servers.waiting import PATIENCE, wait_until
+from tests.unit.agentfakes import BREACH, SETTINGS, FakeEnvironment, running
 
 
-def test_an_agent_that_was_stopped_sees_no_stall(tmp_path: object) -> None:
+class StoppedClock(Clock):
+    """The clock of an agent that was stopped for so long."""
+
+    def __init__(self) -> None:
+        self.ahead_ns = 0
+
+    def now_ns(self) -> int:
+        return super().now_ns() + self.ahead_ns
+
+    def wall_ns(self) -> int:
+        return super().wall_ns() + self.ahead_ns
+
+
+def trigger(name: str, **condition: Any) -> TriggerSettings:
+    return msgspec.structs.replace(BREACH, name=name, **condition)
+
+
+def test_an_agent_that_was_stopped_sees_no_stall(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """And it sees one that comes later."""
-    with subprocess.Popen(
-        [sys.executable, "-c", CHILD, str(tmp_path)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join((os.getcwd(), *sys.path))},
-    ) as child:
-        assert child.stdout is not None
-        assert child.stdin is not None
-        try:
-            assert child.stdout.readline() == "runs\n"
-            child.send_signal(signal.SIGSTOP)
-            time.sleep(STOPPED_SECONDS)  # the length of the gap is what is tested
-            child.send_signal(signal.SIGCONT)
-            child.stdin.write("\n")
-            child.stdin.flush()
-            assert child.stdout.readline() == "{}\n"
-            assert child.stdout.readline() == "{'no-answer': 1}\n"
-        finally:
-            child.send_signal(signal.SIGCONT)
-            child.kill()
+    late = trigger("late", variable="heartbeat.unanswered_ms", threshold=1500.0)
+    waits = trigger("waits", variable=None, wait="fsync", threshold=1000.0)
+    environment = FakeEnvironment(msgspec.structs.replace(SETTINGS, triggers=(late, waits)))
+    clock = StoppedClock()
+    excused = threading.Event()
+    monkeypatch.setattr(CollectorThreads, "excuse", lambda threads: excused.set())
+    with running(environment, tmp_path, clock=clock) as agent:
+
+        def happens(event: Event) -> None:
+            handled = threading.Event()
+            agent.events.put(event)
+            agent.events.put(Callback(handled.set))
+            assert handled.wait(PATIENCE)
+
+        def unanswered(since_ns: int) -> Sample:
+            return sample(since_ns, waited_ms=60_000, error="no answer")
+
+        wait_until(lambda: agent.metrics.polls, "it polls")
+        happens(msgspec.structs.replace(sample(clock.now_ns()), values={"heartbeat.ms": 1.0}))
+        clock.ahead_ns += 60 * NS
+        happens(unanswered(clock.now_ns()))
+        assert excused.is_set()
+        key = Key(1, 60e3, 60e3, kind="fsync", name="a", in_flight=1, longest_in_flight_ms=60e3)
+        line = WaitLine(SCHEMA, 0.0, 1.0, {}, (key,), {})
+        happens(WaitsReceived(line, b"{}", clock.now_ns()))
+        assert agent.metrics.fired == {}
+        happens(unanswered(clock.now_ns() + CATCH_UP_NS))
+        happens(WaitsReceived(line, b"{}", clock.now_ns() + CATCH_UP_NS))
+        assert agent.metrics.fired == {"late": 1, "waits": 1}
 
 
 def sample(clock_ns: int, *, waited_ms: float = 0.0, error: str | None = None) -> Sample:
@@ -153,7 +128,4 @@ def test_slewing_is_no_step() -> None:
 
 
 def test_the_loop_wakes_up_more_often_than_a_gap_is_long() -> None:
-    from stallscope.agent import gaps, loop
-
-    assert loop.LONGEST_PAUSE * NS + NS < gaps.GAP_NS
-    assert SETTINGS.poll_interval < loop.LONGEST_PAUSE
+    assert loop.LONGEST_PAUSE * NS + NS < GAP_NS

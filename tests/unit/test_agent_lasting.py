@@ -18,12 +18,11 @@ from stallscope.agent.verdict_process import Answers, VerdictRequest
 from stallscope.agent.verdict_process.client import VerdictProcess
 from stallscope.agent.writer import Writer
 from stallscope.base import threads
+from stallscope.base.meanwhile import Meanwhile
 from stallscope.base.threads import Pulse, keep_running, name_of_thread, place_of, server_of_thread
 from tests.support.servers.waiting import PATIENCE, wait_until
 from tests.unit.agentfakes import FakeEnvironment, Status, running
 from tests.unit.agentlog import Messages
-
-__all__: list[str] = []
 
 
 @pytest.fixture(autouse=True)
@@ -86,22 +85,35 @@ def test_a_pulse_and_the_place_of_a_thread() -> None:
     assert place_of(thread) == "it has ended"
 
 
-def test_the_writer_goes_on_after_an_error_of_its_own() -> None:
-    events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-    broken = True
+class Broken:
+    """Takes events, and cannot at first."""
 
-    def put(event: Event) -> None:
-        if broken and not isinstance(event, ThreadFailed):
+    def __init__(self) -> None:
+        self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self.fails = True
+
+    def put(self, event: Event) -> None:
+        if self.fails and not isinstance(event, ThreadFailed):
             raise RuntimeError("a bug")
-        events.put(event)
+        self.events.put(event)
 
-    writer = Writer(put)
+    def failed(self, thread: str) -> None:
+        """Wait until a thread has, and release it."""
+        event = self.events.get(timeout=PATIENCE)
+        assert isinstance(event, ThreadFailed)
+        assert event.what == thread
+        assert "RuntimeError: a bug" in event.why
+        self.fails = False
+
+
+def test_the_writer_goes_on_after_an_error_of_its_own() -> None:
+    broken = Broken()
+    writer = Writer(broken.put)
     with Messages():
         writer.submit(lambda: 1, lambda value: None)
-        assert events.get(timeout=PATIENCE) == ThreadFailed("writer", _any)
-        broken = False
+        broken.failed("writer")
         writer.submit(lambda: 2, lambda value: None)
-        assert events.get(timeout=PATIENCE) is not None
+        assert broken.events.get(timeout=PATIENCE) is not None
     assert writer.busy_seconds == 0
     assert writer.close(PATIENCE)
 
@@ -124,23 +136,15 @@ def test_a_writer_whose_disk_hangs_is_a_problem(
 
 
 def test_a_collectors_thread_goes_on_after_an_error_of_its_own() -> None:
-    events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-    broken = True
-
-    def put(event: Event) -> None:
-        if broken and not isinstance(event, ThreadFailed):
-            raise RuntimeError("a bug")
-        events.put(event)
-
-    collectors = CollectorThreads((Status(),), put)
+    broken = Broken()
+    collectors = CollectorThreads((Status(),), broken.put)
     with Messages():
         collectors.poll()
-        assert events.get(timeout=PATIENCE) == ThreadFailed("collect-status", _any)
-        broken = False
+        broken.failed("collect-status")
 
         def sampled() -> bool:
             collectors.poll()
-            return not events.empty()
+            return not broken.events.empty()
 
         wait_until(sampled, "it collects again")
     collectors.close()
@@ -245,13 +249,12 @@ def test_the_output_goes_on_after_an_error(tmp_path: Path) -> None:
         writer.close()
 
 
-class _Any:
-    """Equal to any text."""
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, str) and "RuntimeError: a bug" in other
-
-    __hash__ = None  # type: ignore[assignment]
-
-
-_any: str = _Any()  # type: ignore[assignment]
+def test_a_call_meanwhile_has_its_result_or_its_error() -> None:
+    asked = threading.Event()
+    found = Meanwhile(lambda: asked.wait(PATIENCE), "a call")
+    asked.set()
+    assert found.result() is True
+    assert found.result() is True, "it can be asked again"
+    failed = Meanwhile(lambda: int("x"), "a call")
+    with pytest.raises(ValueError):
+        failed.result()

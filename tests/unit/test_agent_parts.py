@@ -3,10 +3,8 @@
 
 from __future__ import annotations
 
-import subprocess
 import threading
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -21,16 +19,11 @@ from stallscope.agent.writer import MAX_JOBS, Writer
 from stallscope.analyzers import catalog, engine
 from stallscope.base.errors import StallscopeError
 from stallscope.model import capturefile
-from stallscope.model.capture import Capture, Label, Process, Thread
 from stallscope.model.incident import CaptureEntry, Fired, Incident, TargetEntry, Verdict
-from stallscope.model.sessions import Session, Sessions
 from stallscope.reporters.agentlines import render
-from tests.support.servers import program
 from tests.unit.agentlog import Messages
 from tests.unit.captures import convoy
 from tests.unit.metricspages import text_of
-
-__all__: list[str] = []
 
 SECOND = 10**9
 
@@ -51,27 +44,6 @@ def test_a_line_larger_than_the_history_is_not_kept() -> None:
     history = History(60, 10)
     history.add(0, b"x" * 11)
     assert len(history) == history.bytes == 0
-
-
-@pytest.mark.parametrize(
-    ("reported", "missing", "notes"),
-    [
-        ({}, None, ()),
-        ({"notes": ("the owners are unknown",)}, None, ("the owners are unknown",)),
-        ({"reason": "no answer since 1.0 s"}, "no answer since 1.0 s", ()),
-    ],
-)
-def test_only_threads_without_connections_are_said_to_be_without(
-    tmp_path: Path, reported: dict[str, Any], missing: str | None, notes: tuple[str, ...]
-) -> None:
-    path = tmp_path / "0001.jsonl.zst"
-    thread = Thread(tid=101, frames=(), state="S", label=Label.VERIFIED)
-    capturefile.write(Capture(backend="bpf", processes=(Process(100),), threads=(thread,)), path)
-    sessions = Sessions(sessions=(Session(7, 101),), pid=100, **reported)
-    judged, _ = name_capture(VerdictRequest(str(path), sessions), catalog.load([]))
-    assert (judged.error, judged.sessions, judged.notes) == (None, missing, notes)
-    (annotated,) = capturefile.read(path).threads
-    assert annotated.connection == (None if missing else 7)
 
 
 def test_the_version_of_the_server_is_what_the_capture_says(tmp_path: Path) -> None:
@@ -173,30 +145,6 @@ def test_programs_get_lines_of_json_at_its_end_too() -> None:
     assert value["schema"] == "stallscope.agent/1"
     assert (value["event"], value["path"]) == ("end", "/x")
     assert msgspec.convert(value["incident"], Incident) == incident()
-
-
-@pytest.mark.needs("promtool")
-def test_metrics_follow_the_rules_of_prometheus() -> None:
-    labels = {"server": "mariadbd", "datadir": '/a"b\\c'}
-    metrics = AgentMetrics(labels, 1.5, ThreadMetrics())
-    metrics.polls = 7
-    for counter in (metrics.samples, metrics.errors, metrics.late, metrics.fired):
-        counter["status"] = 3
-    metrics.captures["whole"] = 5
-    metrics.incidents["metadata-lock"] = 1
-    metrics.failures["hook"] = 2
-    metrics.up["server"] = True
-    metrics.captured(0.02)
-    text = text_of(metrics.families())
-    assert "stallscope_agent_polls_total{" in text
-    done = subprocess.run(
-        [str(program("promtool")), "check", "metrics"],
-        input=text,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
 
 def test_a_capture_is_counted_in_the_bucket_of_its_delay() -> None:

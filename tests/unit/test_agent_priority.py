@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-__all__: list[str] = []
-
 AUTOGROUP = Path("/proc/self/autogroup")
 LOWER = """
 import os
@@ -30,8 +28,12 @@ pytestmark = [
 ]
 
 
-def lowered(*, own_session: bool) -> list[str]:
-    """Return what a process of this priority says of itself, and of its session."""
+@pytest.mark.skipif(os.getpriority(os.PRIO_PROCESS, 0) > 7, reason="this test runs at less")
+@pytest.mark.parametrize("own_session", [True, False])
+def test_a_session_leader_sets_the_priority_of_its_session_and_of_no_other(
+    own_session: bool,
+) -> None:
+    before = AUTOGROUP.read_text()  # empty where nothing since boot has led a session
     done = subprocess.run(
         [sys.executable, "-c", LOWER],
         cwd=Path(__file__).parents[2],
@@ -40,18 +42,10 @@ def lowered(*, own_session: bool) -> list[str]:
         text=True,
         check=True,
     )
-    return done.stdout.splitlines()
-
-
-@pytest.mark.skipif(os.getpriority(os.PRIO_PROCESS, 0) > 7, reason="these tests run at less")
-def test_a_session_leader_sets_the_priority_of_its_session() -> None:
-    nice, session = lowered(own_session=True)
+    nice, *session = done.stdout.splitlines()
     assert nice == "7"
-    assert session.endswith(" nice 7")
-
-
-@pytest.mark.skipif(os.getpriority(os.PRIO_PROCESS, 0) > 7, reason="these tests run at less")
-def test_the_session_of_somebody_else_is_left_alone() -> None:
-    before = AUTOGROUP.read_text()  # empty where nothing since boot has led a session
-    assert lowered(own_session=False) == ["7", *before.splitlines()]
+    if own_session:
+        assert session[0].endswith(" nice 7")
+    else:
+        assert session == before.splitlines()
     assert AUTOGROUP.read_text() == before

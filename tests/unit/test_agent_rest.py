@@ -3,24 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import msgspec
 import pytest
 
 from stallscope.agent.rest import FEW, HOLD_NS, LEARN_NS, ServerRest
-from stallscope.collectors.triggers import triggerfile
 from stallscope.collectors.triggers.engine import Engine
 from stallscope.collectors.triggers.settings import AgentSettings, TriggerSettings
 from stallscope.model.samples import Sample
-from tests.unit.test_triggers_recordings import STALLS, WITHIN
-from tests.unit.trigger_recordings import NS, load, mark
-
-__all__: list[str] = []
-
-RARE_NS = {"processlist": 30 * NS, "heartbeat": 5 * NS}
-"""At rest; other collectors of the host have 5 s."""
-WARM_UP_SECONDS = 60
+from tests.unit.trigger_recordings import NS
 
 
 class Server:
@@ -114,55 +104,6 @@ def test_an_account_that_is_refused_does_not() -> None:
     later = server.clock + 120 * NS
     server.rest.take(Sample("status", 0, later, error="refused"), incident=False)
     assert server.rest.at_rest(later)
-
-
-def _asked(name: str) -> Iterator[tuple[Sample, bool]]:
-    """Yield the samples of a recording that the agent takes, and whether there was rest before."""
-    settings = triggerfile.defaults()
-    engine, rest = Engine(settings, {"host.cpus": 2}), ServerRest()
-    latest: dict[str, int] = {}
-    for sample in _with_warm_up(name):
-        resting = rest.at_rest(sample.clock_ns) and engine.calm
-        if resting and sample.source != "status":
-            least = RARE_NS.get(sample.source, 5 * NS)
-            if sample.clock_ns - latest.get(sample.source, -least) < least * 9 // 10:
-                continue
-        latest[sample.source] = sample.clock_ns
-        rest.take(sample, incident=bool(engine.breached))
-        yield sample, resting
-        engine.feed(sample)
-
-
-def _with_warm_up(name: str) -> Iterator[Sample]:
-    records = load(name)
-    samples = [record.sample for record in records if record.sample is not None]
-    # Not the first ones: those waited for the connection.
-    usual: dict[str, Sample] = {}
-    for sample in samples:
-        if sample.error is None and sample.clock_ns < mark(records, "begin"):
-            before = usual.get(sample.source, sample)
-            usual[sample.source] = min(before, sample, key=lambda one: one.elapsed_ms)
-    first_ns = samples[0].clock_ns
-    for second in range(WARM_UP_SECONDS, 0, -1):
-        for sample in usual.values():
-            yield msgspec.structs.replace(sample, clock_ns=first_ns - second * NS)
-    begin = mark(records, "begin")  # before it the recorder waited for its connection
-    yield from (one for one in samples if one.error is None or one.clock_ns >= begin)
-
-
-@pytest.mark.parametrize("name", STALLS)
-def test_a_stall_is_seen_as_soon_as_with_all_samples(name: str) -> None:
-    engine = Engine(triggerfile.defaults(), {"host.cpus": 2})
-    found, rested = [], 0
-    for sample, resting in _asked(name):
-        rested += resting
-        clock = sample.clock_ns + (int(sample.elapsed_ms * 1e6) if sample.error is None else 0)
-        found += [(clock, one) for one in engine.feed(sample)]
-    records = load(name)
-    assert rested > WARM_UP_SECONDS / 2
-    assert found, "nothing fired"
-    assert mark(records, "begin") <= found[0][0] <= mark(records, "there") + WITHIN[name] * NS
-    assert {one.trigger for _, one in found} >= STALLS[name][0]
 
 
 def test_rates_and_baselines_are_known_when_the_first_name_is_sampled_again() -> None:

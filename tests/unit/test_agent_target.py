@@ -19,8 +19,6 @@ from stallscope.collectors import processes
 from stallscope.collectors.processes import NotRunningError, Selector, Server
 from tests.unit.agentlog import Messages
 
-__all__: list[str] = []
-
 LISTEN = """\
 import socket, sys
 print("ready", flush=True)

@@ -25,8 +25,6 @@ from tests.support.servers.waiting import PATIENCE, wait_until
 from tests.unit.agentfakes import server_of, this_server
 from tests.unit.agentlog import Messages
 
-__all__: list[str] = []
-
 
 class Program:
     """A program with a name of its own."""
@@ -136,22 +134,21 @@ def test_a_restarted_server_is_found_after_a_long_time(
     target.close()
 
 
-def test_what_waiting_does_not_cure_is_raised() -> None:
+@pytest.mark.parametrize(
+    ("error", "passing"),
+    [
+        (UsageError("-p takes a process id"), StallscopeError),
+        (StallscopeError("2 servers: somebody can choose"), NotRunningError),
+    ],
+)
+def test_what_waiting_does_not_cure_is_raised(
+    error: StallscopeError, passing: type[StallscopeError]
+) -> None:
     def find() -> Server:
-        raise UsageError("-p takes a process id")
+        raise error
 
-    with pytest.raises(UsageError):
-        waiting.wait_for(find, Candidates(None), threading.Event(), Pulse())
-
-
-def test_several_servers_are_an_error_where_somebody_can_choose() -> None:
-    def find() -> Server:
-        raise StallscopeError("2 servers answer to mysqld")
-
-    with pytest.raises(StallscopeError, match="2 servers"):
-        waiting.wait_for(
-            find, Candidates(None), threading.Event(), Pulse(), passing=NotRunningError
-        )
+    with pytest.raises(type(error), match=str(error)):
+        waiting.wait_for(find, Candidates(None), threading.Event(), Pulse(), passing=passing)
 
 
 def test_each_reason_is_logged_once_and_then_rarely(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from tests.unit.scenes import (
     SESSION,
     Analyze,
     Scenery,
+    blocker_of,
 )
 
 __all__: list[str] = []
@@ -39,9 +40,8 @@ def test_the_owner_by_its_lock_word_with_the_locks_name(analyze: Analyze) -> Non
     scenery.add(OPENING, times=10, lock=lock)
     verdict = analyze(scenery).findings[0]
     assert verdict.signature == "table-open-lock"
-    assert verdict.blocker is not None
-    assert (verdict.blocker.tid, verdict.blocker.source) == (owner, "futex")
-    assert verdict.blocker.frames[0] == "read_frm"
+    assert (blocker_of(verdict).tid, blocker_of(verdict).source) == (owner, "futex")
+    assert blocker_of(verdict).frames[0] == "read_frm"
     assert verdict.locks[0].symbol == "LOCK_open"
     assert verdict.locks[0].waiters == 10
     assert any(f"owned by thread {owner}" in text for text in verdict.evidence)
@@ -55,8 +55,7 @@ def test_the_locks_name_says_what_frames_cannot(analyze: Analyze) -> None:
     scenery.add(f"JOIN::exec, {SESSION}", tid=7, state="R")
     verdict = analyze(scenery).findings[0]
     assert verdict.signature == "table-open-lock"
-    assert verdict.blocker is not None
-    assert verdict.blocker.tid == 7
+    assert blocker_of(verdict).tid == 7
 
 
 def test_an_owner_in_the_middle_is_followed_to_the_root(analyze: Analyze) -> None:
@@ -68,8 +67,7 @@ def test_an_owner_in_the_middle_is_followed_to_the_root(analyze: Analyze) -> Non
     scenery.add(OPENING, times=10, lock=lock)
     verdict = analyze(scenery).findings[0]
     assert verdict.signature == "table-open-lock"
-    assert verdict.blocker is not None
-    assert verdict.blocker.tid == root
+    assert blocker_of(verdict).tid == root
     assert any(f"thread {middle}" in text for text in verdict.evidence)
 
 
@@ -83,8 +81,7 @@ def test_the_owner_of_a_few_gives_way_to_the_holder_of_all(analyze: Analyze) -> 
     (syncing,) = scenery.add(sync, state="D")
     verdict = analyze(scenery).findings[0]
     assert verdict.signature == "innodb-redo-sync"
-    assert verdict.blocker is not None
-    assert verdict.blocker.tid == syncing
+    assert blocker_of(verdict).tid == syncing
 
 
 def test_an_idle_owner_is_found(analyze: Analyze) -> None:
@@ -94,8 +91,7 @@ def test_an_idle_owner_is_found(analyze: Analyze) -> None:
     lock = scenery.lock(owner=owner, symbol="LOCK_open")
     scenery.add(OPENING, times=5, lock=lock)
     verdict = analyze(scenery).findings[0]
-    assert verdict.blocker is not None
-    assert (verdict.blocker.tid, verdict.blocker.state) == (owner, "idle")
+    assert (blocker_of(verdict).tid, blocker_of(verdict).state) == (owner, "idle")
 
 
 def test_a_chain_ends_at_the_signature_that_blocks(analyze: Analyze) -> None:
@@ -110,8 +106,7 @@ def test_a_chain_ends_at_the_signature_that_blocks(analyze: Analyze) -> None:
     analysis = analyze(scenery)
     first, second = analysis.findings[:2]
     assert first.signature == "innodb-redo-sync"
-    assert first.blocker is not None
-    assert first.blocker.tid == syncing
+    assert blocker_of(first).tid == syncing
     assert first.threads == 37
     assert [link.signature for link in first.chain] == ["innodb-redo-sync", "table-open-lock"]
     assert [link.tid for link in first.chain] == [syncing, owner]
@@ -180,8 +175,7 @@ def test_the_deadlock_check_explains_the_row_locks(analyze: Analyze) -> None:
     first, second = analyze(scenery).findings[:2]
     assert first.signature == "innodb-deadlock-check"
     assert first.threads == 189
-    assert first.blocker is not None
-    assert first.blocker.tid == checker
+    assert blocker_of(first).tid == checker
     assert first.confidence > 0.9
     assert second.signature == "innodb-row-lock"
     assert second.victim_of == "innodb-deadlock-check"
@@ -274,8 +268,7 @@ def test_row_locks_name_the_session_on_a_cpu(analyze: Analyze) -> None:
     (on_cpu,) = scenery.add(f"{release}, innobase_commit, {SESSION}", state="R", on_cpu=True)
     verdict = analyze(scenery).findings[0]
     assert verdict.signature == "innodb-row-lock"
-    assert verdict.blocker is not None
-    assert verdict.blocker.tid == on_cpu
+    assert blocker_of(verdict).tid == on_cpu
 
 
 def test_row_locks_held_by_an_idle_connection_say_so(analyze: Analyze) -> None:
@@ -302,9 +295,8 @@ def test_the_only_running_statement_keeps_the_table(analyze: Analyze) -> None:
     (slow,) = scenery.add(SLOW, state="R")
     verdict = analyze(scenery).findings[0]
     assert verdict.signature == "metadata-lock"
-    assert verdict.blocker is not None
-    assert verdict.blocker.tid == slow
-    assert not verdict.blocker.certain
+    assert blocker_of(verdict).tid == slow
+    assert not blocker_of(verdict).certain
     assert any("keeps the table in use" in text for text in verdict.evidence)
     assert any("is the DDL that waits" in text for text in verdict.evidence)
     assert any("chosen by its stack" in text for text in verdict.against)
@@ -317,9 +309,8 @@ def test_of_two_running_statements_neither_is_surely_the_blocker(analyze: Analyz
     slow = scenery.add(SLOW, times=2, state="R")
     scenery.add(IDLE_SESSION, times=3)
     verdict = analyze(scenery).findings[0]
-    assert verdict.blocker is not None
-    assert verdict.blocker.tid == alter
-    assert verdict.blocker.certain
+    assert blocker_of(verdict).tid == alter
+    assert blocker_of(verdict).certain
     assert any("the DDL that waits" in text for text in verdict.evidence)
     likely = [text for text in verdict.evidence if text.startswith("likely holder, one of 2 ")]
     assert [any(f"thread {tid} " in text for text in likely) for tid in slow] == [True, True]
@@ -334,8 +325,7 @@ def test_the_only_running_statement_may_not_be_it(analyze: Analyze) -> None:
     (slow,) = scenery.add(SLOW, state="R")
     scenery.add(IDLE_SESSION, times=3)
     verdict = analyze(scenery).findings[0]
-    assert verdict.blocker is not None
-    assert (verdict.blocker.tid, verdict.blocker.certain) == (slow, False)
+    assert (blocker_of(verdict).tid, blocker_of(verdict).certain) == (slow, False)
     assert "the holder can also be one of the 3 idle connections" in verdict.against
     assert not any("likely holder" in text for text in verdict.evidence)
 
@@ -346,9 +336,8 @@ def test_the_one_idle_connection_is_left_to_hold_it(analyze: Analyze) -> None:
     scenery.add(ALTER)
     (idle,) = scenery.add(IDLE_SESSION)
     verdict = analyze(scenery).findings[0]
-    assert verdict.blocker is not None
-    assert (verdict.blocker.tid, verdict.blocker.state) == (idle, "idle")
-    assert not verdict.blocker.certain
+    assert (blocker_of(verdict).tid, blocker_of(verdict).state) == (idle, "idle")
+    assert not blocker_of(verdict).certain
     assert any("probably holds" in text for text in verdict.evidence)
 
 
@@ -368,8 +357,7 @@ def test_the_connection_that_took_the_capture_is_no_likely_holder(
     own = msgspec.structs.replace(capture.threads[-1], own=True)
     capture = msgspec.structs.replace(capture, threads=(*capture.threads[:-1], own))
     verdict = analyze(capture).findings[0]
-    assert verdict.blocker is not None
-    assert verdict.blocker.tid == blocker
+    assert blocker_of(verdict).tid == blocker
     assert not any("idle connection" in text for text in verdict.against)
 
 
@@ -379,8 +367,7 @@ def test_of_two_idle_connections_none_is_named(analyze: Analyze) -> None:
     (alter,) = scenery.add(ALTER)
     scenery.add(IDLE_SESSION, times=2)
     verdict = analyze(scenery).findings[0]
-    assert verdict.blocker is not None
-    assert verdict.blocker.tid == alter
+    assert blocker_of(verdict).tid == alter
 
 
 @pytest.mark.parametrize("open_", [0, 1, 2])
@@ -397,11 +384,10 @@ def test_of_idle_connections_the_one_in_a_transaction_is_named(
         for thread in capture.threads
     )
     verdict = analyze(msgspec.structs.replace(capture, threads=said)).findings[0]
-    assert verdict.blocker is not None
     if open_ != 1:
-        assert verdict.blocker.tid == alter
+        assert blocker_of(verdict).tid == alter
         return
-    assert (verdict.blocker.tid, verdict.blocker.certain) == (idle[0], False)
+    assert (blocker_of(verdict).tid, blocker_of(verdict).certain) == (idle[0], False)
     assert any("only idle connection in a transaction" in text for text in verdict.evidence)
     assert "the holder can also be one of the 2 other idle connections" in verdict.against
 
@@ -415,8 +401,7 @@ def test_an_owner_of_the_lock_beats_both(analyze: Analyze) -> None:
     scenery.add(SLOW, state="R")
     verdict = analyze(scenery).findings[0]
     assert verdict.signature == "metadata-lock"
-    assert verdict.blocker is not None
-    assert verdict.blocker.tid == owner
+    assert blocker_of(verdict).tid == owner
 
 
 # --- who cannot be the holder -------------------------------------------------------------------
@@ -484,8 +469,7 @@ def test_a_thread_that_changes_the_tree_comes_before_one_that_has_done_so(analyz
     (done,) = scenery.add(f"os_event_set, mtr_memo_release, {insert}", state="R")
     verdict = analyze(scenery).findings[0]
     assert verdict.signature == "innodb-index-lock"
-    assert verdict.blocker is not None
-    assert verdict.blocker.tid == done
+    assert blocker_of(verdict).tid == done
     assert any("releases the index lock" in text for text in verdict.evidence)
     (busy,) = scenery.add(f"page_move_rec_list_end, {insert}", state="R")
     blocker = analyze(scenery).findings[0].blocker
@@ -521,5 +505,4 @@ def test_a_thread_that_changes_the_page_and_waits_for_an_undo_slot(analyze: Anal
     (holder,) = scenery.add(f"{undo}, btr_cur_update_in_place, {SESSION}", state="R")
     verdict = analyze(scenery).findings[0]
     assert verdict.signature == "innodb-page-latch"
-    assert verdict.blocker is not None
-    assert verdict.blocker.tid == holder
+    assert blocker_of(verdict).tid == holder

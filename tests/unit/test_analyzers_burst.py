@@ -11,7 +11,7 @@ import pytest
 from stallscope.analyzers import catalog, engine
 from stallscope.analyzers.analysis import Analysis
 from stallscope.model.capture import Capture, Label, LockKind, Sample
-from tests.unit.scenes import COND, FUTEX, IDLE_SESSION, SESSION, Scenery, frames
+from tests.unit.scenes import COND, FUTEX, IDLE_SESSION, SESSION, Scenery, blocker_of, frames
 
 __all__: list[str] = []
 
@@ -28,11 +28,6 @@ WORK = f"JOIN::exec, {SESSION}"
 SYNC = f"fsync, os_file_flush_func, fil_flush, log_write_up_to, trx_commit_for_mysql, {SESSION}"
 MDL = f"{COND}, MDL_wait::timed_wait, MDL_context::acquire_lock"
 METADATA = f"{MDL}, open_table_get_mdl_lock, open_table, open_tables, {SESSION}"
-
-
-@pytest.fixture(scope="module")
-def signatures() -> catalog.Catalog:
-    return catalog.load()
 
 
 def burst(
@@ -101,8 +96,7 @@ def test_one_capture_with_the_cause_beats_those_with_its_victims(
     assert first.seen.of == CAPTURES
     assert first.seen.holders == 1
     assert first.seen.profile == ()  # one sighting shows who, and not where the time goes
-    assert first.blocker is not None
-    assert "lock_deadlock_recursive" in first.blocker.frames
+    assert "lock_deadlock_recursive" in blocker_of(first).frames
     assert first.threads >= 40
     alone = engine.analyze(burst([victims() for _ in range(CAPTURES)]), signatures)
     assert verdict(alone)[0] == "innodb-row-lock"
@@ -118,8 +112,7 @@ def test_a_cause_that_only_samples_show_is_named_with_its_share(
     assert first.seen is not None
     assert first.seen.cpu == pytest.approx(0.4)
     assert first.seen.profile[0][0].startswith("lock_deadlock_recursive")
-    assert first.blocker is not None
-    assert (first.blocker.tid, first.blocker.source) == (900, "sample")
+    assert (blocker_of(first).tid, blocker_of(first).source) == (900, "sample")
     assert analysis.cpu is not None
     assert analysis.cpu.busy == pytest.approx(1.0)
     shares = {share.signature: share.share for share in analysis.cpu.shares}
@@ -291,8 +284,7 @@ def test_the_profile_is_of_who_is_known_to_hold_the_lock(
     ran = [(f"MDL_context::find_ticket, {opens}", 4)]
     finding = engine.analyze(burst(sceneries, ran), signatures).findings[0]
     assert finding.signature == "metadata-lock"
-    assert finding.blocker is not None
-    assert finding.blocker.tid == owner
+    assert blocker_of(finding).tid == owner
     assert finding.seen is not None
     assert finding.seen.holders == 1
     assert bool(finding.seen.profile) is (owner == 900)

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dumps of real servers and what is said of them: tests/data/gdb, NAME.in and NAME.out.
+"""Dumps of real servers and what is said of them: tests/data/gdb, NAME.out.
 
 ``STALLSCOPE_UPDATE_GOLDEN=1`` writes the .out files; read the difference before committing.
 """
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,9 +15,9 @@ import pytest
 
 from stallscope.analyzers import catalog, engine, importers
 from stallscope.analyzers.analysis import Analysis
+from tests.unit import gdb_dumps
 
 DATA = Path(__file__).parent.parent / "data" / "gdb"
-CASES = sorted(DATA.glob("*.in"))
 
 
 def describe(analysis: Analysis) -> Iterator[str]:
@@ -46,33 +47,27 @@ def describe(analysis: Analysis) -> Iterator[str]:
         yield f"{group.count} {group.state} {','.join(group.frames)}"
 
 
-def test_there_are_cases() -> None:
-    assert len(CASES) >= 14
-
-
-@pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
-def test_golden(path: Path, signatures: catalog.Catalog) -> None:
-    lines: list[str] = []
-    for capture in importers.load(path.read_bytes(), path.name):
-        lines += describe(engine.analyze(capture, signatures))
+@pytest.mark.parametrize("name", gdb_dumps.NAMES)
+def test_golden(name: str, signatures: catalog.Catalog) -> None:
+    (capture,) = importers.load(gdb_dumps.dump(name), name)
+    lines = list(describe(engine.analyze(capture, signatures)))
     text = "\n".join(lines) + "\n"
-    expected = path.with_suffix(".out")
+    expected = DATA / f"{name}.out"
     if os.environ.get("STALLSCOPE_UPDATE_GOLDEN"):
         expected.write_text(text)
     assert text == expected.read_text()
 
 
-@pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
-def test_the_name_of_the_case_is_the_verdict(path: Path, signatures: catalog.Catalog) -> None:
-    """What the stall was made as is what it is found as: the .out files cannot hide a mistake."""
-    (capture,) = importers.load(path.read_bytes(), path.name)
-    findings = engine.analyze(capture, signatures).findings
-    _, _, name = path.stem.partition("-")
-    if name == "idle":
-        assert not findings
-    elif name == "stripped-innodb":  # a row lock: none of InnoDB's frames has a name there
-        assert [finding.signature for finding in findings] == [None]
+@pytest.mark.parametrize("name", gdb_dumps.NAMES)
+def test_the_verdict_is_what_the_stall_was_made_as(name: str, signatures: catalog.Catalog) -> None:
+    """The .out files cannot hide a mistake."""
+    (capture,) = importers.load(gdb_dumps.dump(name), name)
+    found = [
+        finding.signature if finding.confidence >= 0.5 else None
+        for finding in engine.analyze(capture, signatures).findings
+    ]
+    expect = json.loads((gdb_dumps.path_of(name).parent / "meta.json").read_text())["expect"]
+    if name == "row-lock-mariadb-mariadb":  # none of InnoDB's frames has a name there
+        assert found == [None]
     else:
-        assert findings[0].signature is not None
-        assert name.startswith(findings[0].signature)
-        assert findings[0].confidence >= 0.5
+        assert found[:1] == expect

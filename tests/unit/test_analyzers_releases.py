@@ -14,7 +14,7 @@ from stallscope.analyzers.analysis import Analysis, Finding
 from stallscope.model.capture import LockKind, Release
 from stallscope.reporters import json as json_report
 from stallscope.reporters import terminal
-from tests.unit.scenes import Scenery
+from tests.unit.scenes import Scenery, blocker_of
 
 SQL = "mysql_execute_command, mysql_parse, dispatch_command, do_command, handle_one_connection"
 UPDATE = f"row_search_for_mysql, ha_innobase::index_read, mysql_update, {SQL}"
@@ -61,11 +61,10 @@ def test_a_search_for_deadlocks_is_known_by_its_release(signatures: catalog.Cata
     assert found.signature == "innodb-deadlock-check"
     assert [link.signature for link in found.chain] == ["innodb-deadlock-check", "innodb-row-lock"]
     assert found.threads >= 75
-    assert found.blocker is not None
-    assert found.blocker.tid == storm.searchers[0]
-    assert found.blocker.source == "release"
-    assert not found.blocker.certain
-    assert "lock_clust_rec_read_check_and_lock" in found.blocker.frames
+    assert blocker_of(found).tid == storm.searchers[0]
+    assert blocker_of(found).source == "release"
+    assert not blocker_of(found).certain
+    assert "lock_clust_rec_read_check_and_lock" in blocker_of(found).frames
     assert any("released by thread" in line and "12 ms before" in line for line in found.evidence)
     assert any("the search itself is not a wait" in line for line in found.against)
 
@@ -85,8 +84,7 @@ def test_a_search_in_later_versions(signatures: catalog.Catalog) -> None:
     scenery.release(f"{wakes}, {out}, {asks}", searcher, mutex)
     found = engine.analyze(scenery.capture("inproc"), signatures).findings[0]
     assert found.signature == "innodb-deadlock-check"
-    assert found.blocker is not None
-    assert found.blocker.tid == searcher
+    assert blocker_of(found).tid == searcher
 
 
 def test_a_search_that_is_seen_is_surer(signatures: catalog.Catalog) -> None:
@@ -97,8 +95,7 @@ def test_a_search_that_is_seen_is_surer(signatures: catalog.Catalog) -> None:
     storm.scenery.add(f"{search}, {UPDATE}", tid=7, state="R", on_cpu=True)
     seen = storm.verdict(signatures)
     assert seen.signature == inferred.signature == "innodb-deadlock-check"
-    assert seen.blocker is not None
-    assert seen.blocker.tid == 7
+    assert blocker_of(seen).tid == 7
     assert (inferred.signs.blocker, seen.signs.blocker) == (0.0, 1.0)
     assert seen.confidence >= inferred.confidence
 
@@ -177,8 +174,7 @@ def test_owner_without_frames_is_the_blocker(signatures: catalog.Catalog) -> Non
     analysis = engine.analyze(scenery.capture("inproc"), signatures)
     found = analysis.findings[0]
     assert found.signature == "table-open-lock"
-    assert found.blocker is not None
-    assert (found.blocker.tid, found.blocker.state) == (7, "waiting")
+    assert (blocker_of(found).tid, blocker_of(found).state) == (7, "waiting")
     assert any("waits where it was not seen" in line for line in found.evidence)
     assert any("open_table_def" in line for line in found.evidence)
     assert not any("mixed" in line for line in found.against)
@@ -191,9 +187,8 @@ def test_release_in_the_frames_of_a_holder_makes_it_likely(signatures: catalog.C
     scenery.release(OPENED, waiting[0], lock)
     found = engine.analyze(scenery.capture("inproc"), signatures).findings[0]
     assert found.signature == "table-open-lock"
-    assert found.blocker is not None
-    assert (found.blocker.tid, found.blocker.source) == (waiting[0], "release")
-    assert not found.blocker.certain
+    assert (blocker_of(found).tid, blocker_of(found).source) == (waiting[0], "release")
+    assert not blocker_of(found).certain
 
 
 def test_unseen_threads_are_no_stall_and_are_counted(signatures: catalog.Catalog) -> None:

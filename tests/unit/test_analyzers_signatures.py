@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from stallscope.analyzers import catalog, engine
-from tests.unit.scenes import IDLE_SESSION, Scenery
+from tests.unit.scenes import IDLE_SESSION, Scenery, blocker_of
 
 SESSION = "mysql_execute_command, mysql_parse, dispatch_command, do_command, handle_one_connection"
 SESSION8 = (
@@ -630,41 +630,29 @@ def background(scenery: Scenery) -> None:
     scenery.add(f"{COND}, ??, ??, start_thread, clone3", times=3)
 
 
+@pytest.mark.parametrize("of_a_dump", [False, True])
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_signature(case: Case, signatures: catalog.Catalog) -> None:
+def test_signature(case: Case, of_a_dump: bool, signatures: catalog.Catalog) -> None:
+    """A dump says nothing of states: the frames alone have to give the same verdict."""
     scenery = Scenery()
     background(scenery)
     for stack in case.waiters:
-        scenery.add(stack, times=12)
+        scenery.add(stack, times=12, state="?" if of_a_dump else "S")
     holder = None
     if case.holder is not None:
-        (holder,) = scenery.add(case.holder, state=case.holder_state)
+        state = "?" if of_a_dump else case.holder_state
+        (holder,) = scenery.add(case.holder, state=state)
     analysis = engine.analyze(scenery.capture(), signatures)
     assert analysis.findings, [group.frames[:6] for group in analysis.groups if not group.idle]
     verdict = analysis.findings[0]
     assert verdict.signature == case.signature
     assert verdict.confidence >= case.confidence
-    blocker_waits = verdict.blocker is not None and verdict.blocker.state == "waiting"
+    blocker_waits = verdict.blocker is not None and blocker_of(verdict).state == "waiting"
     assert verdict.threads >= 12 * len(case.waiters) - blocker_waits
     if holder is None:
-        assert verdict.blocker is None or verdict.blocker.state == "waiting"
+        assert verdict.blocker is None or blocker_of(verdict).state == "waiting"
     else:
-        assert verdict.blocker is not None
-        assert verdict.blocker.tid == holder
-
-
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_states_that_dumps_do_not_give(case: Case, signatures: catalog.Catalog) -> None:
-    """A dump says nothing of states: the frames alone have to give the same verdict."""
-    scenery = Scenery()
-    background(scenery)
-    for stack in case.waiters:
-        scenery.add(stack, times=12, state="?")
-    if case.holder is not None:
-        scenery.add(case.holder, state="?")
-    analysis = engine.analyze(scenery.capture(), signatures)
-    assert analysis.findings
-    assert analysis.findings[0].signature == case.signature
+        assert blocker_of(verdict).tid == holder
 
 
 def test_a_server_at_rest(signatures: catalog.Catalog) -> None:

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from stallscope.analyzers import catalog, engine
-from tests.unit.scenes import IDLE_SESSION, Scenery
+from tests.unit.scenes import IDLE_SESSION, Scenery, blocker_of
 
 SEED = 20_261_121
 WAITS = {
@@ -47,8 +47,7 @@ def test_a_stall_that_nobody_knows(kind: str, signatures: catalog.Catalog) -> No
     assert finding.signature is None
     assert site in finding.title
     assert f"they share {site} < {caller}" in " ".join(finding.evidence)
-    assert finding.blocker is not None
-    assert finding.blocker.tid == blocker
+    assert blocker_of(finding).tid == blocker
     assert 0.2 < finding.confidence < 0.5
     assert finding.impact.kind == "stall"
     assert any("no signature" in text for text in finding.against)
@@ -65,8 +64,7 @@ def test_lock_words_name_the_owner(kind: str, signatures: catalog.Catalog) -> No
     scenery.add(f"{', '.join(invent(rng, 3))}, do_command", times=3, state="R")
     finding = engine.analyze(scenery.capture(), signatures).findings[0]
     assert finding.signature == "futex-convoy"
-    assert finding.blocker is not None
-    assert finding.blocker.tid == 7
+    assert blocker_of(finding).tid == 7
 
 
 @pytest.mark.parametrize("count", [1, 3, 4])

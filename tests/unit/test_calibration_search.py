@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from stallscope.collectors.calibration import search
+from stallscope.collectors.calibration.clocks import CLOCKS, Clock
 from stallscope.collectors.calibration.memory import MemoryThread, Piece
 from stallscope.collectors.calibration.search import ABOVE, BELOW, OBJECT, Found, Subject, find
 from stallscope.collectors.sql.staged import Known
@@ -147,7 +148,7 @@ def whole() -> Server:
     server = Server()
     server.place()
     server.identities()
-    ahead = time.time_ns() - time.monotonic_ns()
+    ahead = CLOCKS[0].ahead_ns
     for i, known in enumerate(server.known):
         at = server.object(i)
         server.pointer(at + USER, known.user, counted=True)
@@ -265,6 +266,17 @@ def test_the_start_is_of_a_clock_that_is_known(clock: str) -> None:
     assert found is not None
     assert found.layout.get("thd.start#clock") == (1 if clock == "monotonic" else None)
     assert ("start" in found.unknown) == (clock == "wrong")
+
+
+def test_a_pause_between_two_clocks_is_no_part_of_their_distance() -> None:
+    pauses = iter([0.02])
+
+    def now_ns() -> int:
+        found = time.monotonic_ns() + 10**15
+        time.sleep(next(pauses, 0))
+        return found
+
+    assert abs(Clock(0, now_ns).ahead_ns - 10**15) < 5_000_000
 
 
 def with_second_objects(begun: bool = True) -> Server:

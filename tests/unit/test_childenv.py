@@ -13,8 +13,6 @@ from stallscope.base import package
 from stallscope.base.childenv import child_environment
 from stallscope.collectors.programs import Program
 
-__all__: list[str] = []
-
 CHECKOUT = Path(__file__).parent.parent.parent
 SECRETS = ("MYSQL_PWD", "PGPASSWORD", "SLACK_TOKEN", "AWS_SECRET_ACCESS_KEY", "OPSGENIE_API_KEY")
 KEPT = ("PATH", "PWD", "OLDPWD", "HOME", "STALLSCOPE_EVENT", "DEBUGINFOD_URLS", "http_proxy")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stallscope.base.errors import Exit, UsageError
@@ -60,9 +60,6 @@ def test_each_option_is_a_key(command: str) -> None:
     keys |= {*triggerfile.KEYS, *_agentoptions.NOT_KEYS}
     assert (options_of(command) - {"pid"}) - keys == set()
     assert _agentoptions.TARGET in keys  # --pid
-
-
-def test_options_that_are_no_keys_exist() -> None:
     assert options_of("watch") | options_of("cron") >= _agentoptions.NOT_KEYS
 
 
@@ -407,7 +404,6 @@ def test_what_show_prints_is_a_file_with_the_same_meaning(
         assert (
             msgspec.structs.replace(one.agent, destinations=other.agent.destinations) == other.agent
         )
-    for one, other in zip(again.servers, before.servers, strict=True):
         assert vars(one.options) | {"config": None} == vars(other.options) | {"config": None}
         assert (one.name, one.account.user) == (other.name, other.account.user)
     assert main(["config", "show", str(path), "--json"]) == Exit.DONE
@@ -419,50 +415,6 @@ def test_config_refuses(args: list[str], capsys: pytest.CaptureFixture[str]) -> 
     assert main(["config", *args]) == Exit.USAGE
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
-
-
-FULL = f"""\
-poll-interval = 1
-retention-size = "1G"
-[burst]
-captures = 3
-[sql]
-user = "w"
-password = "${{HOME}}"
-[agent]
-dest = "/x"
-log-format = "json"
-[[server]]
-name = "a"
-port = 3306
-[server.sql]
-login-path = "x"
-[[destination]]
-kind = "slack"
-[[command]]
-name = "c"
-run = ["/bin/true"]
-[[trigger]]
-name = "t"
-variable = "{"command.c"} > 1"
-"""
-_WORDS = st.sampled_from([*FULL.split(), "[[", "]]", "[", "{", "'", '"', "= 1\n", "\0", "[x]\n"])
-
-
-@given(
-    st.lists(st.tuples(st.integers(0, len(FULL)), st.integers(0, 30), _WORDS), max_size=6),
-)
-def test_a_damaged_file_is_examined(
-    tmp_path_factory: pytest.TempPathFactory, damage: list[tuple[int, int, str]]
-) -> None:
-    text = FULL
-    for at, length, word in damage:
-        text = text[:at] + word + text[at + length :]
-    path = tmp_path_factory.getbasetemp() / "damaged.toml"
-    path.write_text(text)
-    examined = _config.examine(path)
-    assert (examined.configuration is None) == bool(examined.errors)
-    assert all(error.startswith(f"{path}:") for error in examined.errors), examined.errors
 
 
 _VALUES = st.recursive(
@@ -482,6 +434,7 @@ _HOSTILE = st.dictionaries(
 )
 
 
+@settings(max_examples=30)
 @given(_HOSTILE)
 def test_any_values_are_examined(
     tmp_path_factory: pytest.TempPathFactory, value: dict[str, object]

@@ -17,7 +17,11 @@ from stallscope.analyzers import catalog, engine, importers
 from stallscope.analyzers.analysis import Finding
 from tests.bench.labelled import public
 
+pytestmark = pytest.mark.nightly
+
 CASES = [case.path.parent for case in public()]
+WITHOUT = "no public dumps here: set STALLSCOPE_CORPUS"
+NONE = pytest.param(Path("none"), marks=pytest.mark.skip(reason=WITHOUT))
 SURE = 0.5
 LEFT_OVER = 0.05
 """Of the dumps: so many may be without a name."""
@@ -36,8 +40,7 @@ def findings(case: Path, signatures: catalog.Catalog) -> list[Finding]:
     ]
 
 
-@pytest.mark.skipif(not CASES, reason="no public dumps here: set STALLSCOPE_CORPUS")
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", CASES or [NONE], ids=lambda case: case.name)
 def test_no_dump_is_named_wrongly(case: Path, signatures: catalog.Catalog) -> None:
     expect = set(json.loads((case / "meta.json").read_text())["expect"])
     sure = [finding for finding in findings(case, signatures) if finding.confidence >= SURE]
@@ -47,7 +50,7 @@ def test_no_dump_is_named_wrongly(case: Path, signatures: catalog.Catalog) -> No
         assert [finding.signature for finding in sure] == []
 
 
-@pytest.mark.skipif(not CASES, reason="no public dumps here: set STALLSCOPE_CORPUS")
+@pytest.mark.skipif(not CASES, reason=WITHOUT)
 def test_nearly_all_dumps_are_named(signatures: catalog.Catalog) -> None:
     missed = []
     for case in CASES:

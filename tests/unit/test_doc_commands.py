@@ -107,13 +107,6 @@ def test_options_of_the_probe_are_known(page: Path) -> None:
         assert used <= known
 
 
-def test_an_option_that_is_not_there_would_be_seen() -> None:
-    (arguments,) = invocations("sudo stallscope snap -p 1 --no-such | jq .", "stallscope")
-    assert arguments == ["snap", "-p", "1", "--no-such"]
-    with pytest.raises(Exception, match="no-such"):
-        understood(arguments, "")
-
-
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_sessions_can_be_run_and_their_pictures_are_there(page: Path) -> None:
     for block in docblocks.blocks(page.read_text()):

@@ -59,10 +59,3 @@ def test_the_commands_of_claims_exist() -> None:
         ]
         assert heading in headings
         assert f"./scripts/bench {bench}" in text
-
-
-def test_the_page_of_each_command_has_risks_first_and_its_overhead() -> None:
-    for page in sorted((ROOT / "docs" / "commands").glob("*.md")):
-        headings = [line for line in page.read_text().splitlines() if line.startswith("## ")]
-        assert headings[:2] == ["## Synopsis", "## Risks"], page
-        assert "## Overhead, measured" in headings, page

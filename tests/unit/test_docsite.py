@@ -15,7 +15,7 @@ import pytest
 CHECKOUT = Path(__file__).resolve().parents[2]
 BUILD = [sys.executable, "-B", "-P", str(CHECKOUT / "scripts" / "lib" / "docsite.py")]
 
-pytestmark = [pytest.mark.needs("mkdocs"), pytest.mark.slow]
+pytestmark = [pytest.mark.needs("mkdocs"), pytest.mark.large]
 
 
 def test_the_site_builds_without_warnings(tmp_path: Path) -> None:

@@ -15,8 +15,6 @@ from stallscope.model import capturefile
 from stallscope.model.capture import SESSIONS, Note
 from tests.unit.captures import convoy
 
-__all__: list[str] = []
-
 PAGES = Path(__file__).resolve().parents[2] / "docs"
 
 READERS: dict[str, Callable[[Path, Path], list[str]]] = {

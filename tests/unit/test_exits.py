@@ -18,8 +18,6 @@ import pytest
 from stallscope.collectors import exits
 from tests.support.servers.waiting import wait_until
 
-__all__: list[str] = []
-
 
 @contextmanager
 def grandchild(code: str) -> Iterator[tuple[int, int, Callable[[], None]]]:

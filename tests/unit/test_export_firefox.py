@@ -113,7 +113,7 @@ def profiler(tmp_path: Path) -> Iterator[Profiler]:
 
 
 @pytest.mark.needs("firefox-profiler")
-@pytest.mark.slow
+@pytest.mark.large
 class TestInTheProfilerItself:
     def test_threads_samples_and_markers(self, profiler: Profiler) -> None:
         profiler.load(series(3))

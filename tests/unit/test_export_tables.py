@@ -19,8 +19,6 @@ from stallscope.reporters.export.tables import MAX_TEXT, TABLES, Table
 from tests.unit.captures import convoy
 from tests.unit.exports import counted, dumps, entry, history, hostile, series, total
 
-pytestmark = pytest.mark.slow
-
 FORMS = {"csv": csvfile.render, "parquet": parquet.render}
 Value = object
 

@@ -20,6 +20,7 @@ from stallscope.fleet import batch
 from stallscope.fleet.address import Address
 from stallscope.fleet.batch import Batch
 from stallscope.fleet.destination import EngineError, ShipError
+from stallscope.fleet.engines import clickhouse
 from stallscope.fleet.engines.clickhouse import ClickHouse, ClickHouseDestination
 from stallscope.fleet.engines.clickhouseclient import Client, Failure
 from stallscope.fleet.engines.clickhouseddl import Layout, definitions
@@ -147,6 +148,24 @@ def test_an_answer_can_ask_for_a_pause() -> None:
     with serving(refusing(busy)) as fake, pytest.raises(ShipError) as caught:
         ClickHouseDestination(of(fake.host)).send(ROW)
     assert caught.value.after == 17
+
+
+def test_a_server_that_hangs_or_is_gone_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clickhouse, "_SEND_SECONDS", 0.1)
+    over = threading.Event()
+
+    def hanging(sql: str) -> Answer:
+        if sql.startswith("INSERT"):
+            over.wait(60)
+        return usual(sql)
+
+    with serving(hanging) as fake:
+        for host in (fake.host, "127.0.0.1:1"):
+            with pytest.raises(ShipError) as caught:
+                ClickHouseDestination(of(host)).send(ROW)
+            assert not caught.value.refused
+            assert "s3cret" not in str(caught.value)
+        over.set()
 
 
 def test_a_node_that_cannot_is_skipped() -> None:

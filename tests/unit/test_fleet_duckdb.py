@@ -31,6 +31,7 @@ from stallscope.fleet.engines.duckdbengine import DuckDBEngine
 from stallscope.fleet.engines.folder import FolderDestination
 from stallscope.fleet.tables import INCIDENTS, PARTS, STACKS, TABLES, WAITS, CapturePart, Row
 from stallscope.store import locking
+from tests.support.chance import SEED
 from tests.support.fleet.anyrows import DAY, any_row, best, row
 
 DAY_MS = 86_400_000
@@ -39,6 +40,8 @@ KILLS = 20
 _LOOP = (
     "import sys; from tests.unit import test_fleet_duckdb as t; t.compact_on_and_on(sys.argv[1])"
 )
+
+pytestmark = pytest.mark.large
 
 
 def send(folder: Path, *rows: Row) -> None:
@@ -75,7 +78,6 @@ def uids(folder: Path) -> tuple[str, list[str]]:
     return " ".join(one["uid"] for one in rows), notes
 
 
-@pytest.mark.slow
 @settings(max_examples=6)
 @given(st.data())
 def test_any_rows_come_back_equal(data: st.DataObject) -> None:
@@ -289,12 +291,9 @@ def compacted(folder: Path, rows: int) -> Path:
     return found
 
 
-@pytest.mark.slow
 def test_a_parquet_file_torn_or_changed_anywhere(tmp_path: Path) -> None:
     """It never harms other files. What no check sees are other values."""
-    seed = random.randrange(1 << 32)
-    print(f"seed {seed}")
-    chance = random.Random(seed)
+    chance = random.Random(SEED)
     path = compacted(tmp_path, 50)
     data = path.read_bytes()
     send(tmp_path, incident(1000))
@@ -549,11 +548,8 @@ def compact_on_and_on(name: str) -> None:
         compact(Path(name))
 
 
-@pytest.mark.slow
 def test_killed_at_any_moment_while_rows_come(tmp_path: Path) -> None:
-    seed = random.randrange(1 << 32)
-    print(f"seed {seed}")
-    chance = random.Random(seed)
+    chance = random.Random(SEED)
     rows: list[Row] = []
     number = 0
     folder, private = tmp_path / "fleet", tmp_path / "private"

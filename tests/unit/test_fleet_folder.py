@@ -162,7 +162,7 @@ def test_errors_of_the_disk_say_what_to_do(
     assert not [path for path in files_of(tmp_path) if path.suffix == ".zst"]
 
 
-@pytest.mark.needs("root")
+@pytest.mark.needs("namespaces")
 def test_a_full_disk_takes_nothing_and_goes_on_when_there_is_room(tmp_path: Path) -> None:
     with mounted("tmpfs", tmp_path) as disk:
         folder = disk / "fleet"
@@ -228,6 +228,7 @@ def test_torn_at_every_byte(tmp_path: Path) -> None:
             read(tmp_path, data + extra)
 
 
+@pytest.mark.large
 def test_changed_in_every_byte(tmp_path: Path) -> None:
     rows = [row(INCIDENTS.row, uid=str(n), start_ms=n) for n in range(3)]
     data = pack(make(rows).body("incidents"))
@@ -312,7 +313,7 @@ def test_rows_of_other_versions_are_read(tmp_path: Path) -> None:
         Lines(INCIDENTS, strict=True).checked(json.dumps(line).encode(), DAY)
 
 
-@settings(max_examples=50)
+@settings(max_examples=20)
 @given(st.data())
 def test_any_row_comes_back(data: st.DataObject) -> None:
     for table in TABLES.values():
@@ -328,7 +329,7 @@ _JSON = st.recursive(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=50)
 @given(
     st.binary(max_size=200)
     | st.dictionaries(

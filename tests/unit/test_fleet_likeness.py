@@ -144,6 +144,7 @@ def test_a_stall_with_a_name_has_no_shape() -> None:
     assert (facts.shape, facts.shape_functions) == ("", ())
 
 
+@pytest.mark.large
 def test_stalls_without_their_signatures_are_grouped_by_what_they_are() -> None:
     dumps = list(shaped(own(), catalog.load()))
     assert len(dumps) > 200

@@ -90,6 +90,7 @@ def page(data: FleetAnswers, folder: Path, links: Links | None = None) -> Path:
     return path
 
 
+@pytest.mark.large
 @pytest.mark.needs("chromium")
 @pytest.mark.parametrize("payload", PAYLOADS, ids=lambda text: ascii(text)[:24])
 def test_hostile_texts_are_texts(payload: str, tmp_path: Path, opened: Opener) -> None:
@@ -192,6 +193,7 @@ def drawn(tmp_path: Path) -> Path:
     return out
 
 
+@pytest.mark.large
 @pytest.mark.needs("chromium")
 @pytest.mark.parametrize("width", [360, 1400])
 def test_nothing_is_wider_than_the_page(drawn: Path, width: int, opened: Opener) -> None:
@@ -199,6 +201,7 @@ def test_nothing_is_wider_than_the_page(drawn: Path, width: int, opened: Opener)
         assert tab.evaluate("document.documentElement.scrollWidth") == width
 
 
+@pytest.mark.large
 @pytest.mark.needs("chromium")
 def test_a_cell_says_its_numbers_and_opens_its_incidents(drawn: Path, opened: Opener) -> None:
     with opened(drawn, width=1400) as tab:
@@ -225,6 +228,7 @@ def test_a_cell_says_its_numbers_and_opens_its_incidents(drawn: Path, opened: Op
         assert host in texts(tab, ".heat tbody th")
 
 
+@pytest.mark.large
 @pytest.mark.needs("chromium")
 def test_it_can_be_read_without_its_script(drawn: Path, opened: Opener) -> None:
     with opened(drawn, script=False) as tab:
@@ -233,6 +237,7 @@ def test_it_can_be_read_without_its_script(drawn: Path, opened: Opener) -> None:
         assert tab.locator("#theme").is_hidden()
 
 
+@pytest.mark.large
 @pytest.mark.needs("chromium", "axe")
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing(scheme: str, drawn: Path, browser: Browser) -> None:
@@ -249,6 +254,7 @@ def test_axe_finds_nothing(scheme: str, drawn: Path, browser: Browser) -> None:
         context.close()
 
 
+@pytest.mark.large
 def test_reports_of_a_store_are_beside_the_page(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

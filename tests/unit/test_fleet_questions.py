@@ -27,6 +27,8 @@ from tests.support.fleet.questionscenes import ASKED, DAY, HOUR, NOW, Scene, sce
 
 __all__: list[str] = []
 
+pytestmark = pytest.mark.large
+
 SEEDS = (7, 8)
 MINUTE = 60_000
 

@@ -529,7 +529,7 @@ def check_cell(column: tables.Column, cell: object) -> None:
             assert cell.isprintable(), column.name
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60)
 @given(INCIDENTS, HOSTILE_FACTS, SAMPLES, INT, st.booleans(), TEXT)
 def test_hostile_incidents_stay_in_bounds(
     value: Incident,

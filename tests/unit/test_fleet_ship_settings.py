@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -25,7 +23,6 @@ from stallscope.main import main, parser
 __all__: list[str] = []
 
 SECRET = "hidden-9931"
-ROOT = Path(__file__).parents[2]
 
 
 def config(tmp_path: Path, ship: str) -> Path:
@@ -125,18 +122,14 @@ def test_a_configuration_is_shown_without_secrets(
 
 
 @pytest.mark.parametrize("command", ["watch", "cron", "incidents"])
-def test_a_password_on_the_command_line_is_refused_in_one_line(command: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "stallscope", command, "--ship", f"clickhouse+http://u:{SECRET}@h"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 2
-    assert SECRET not in done.stdout + done.stderr
-    assert done.stderr.count("\n") == 1
-    assert "password-file" in done.stderr
+def test_a_password_on_the_command_line_is_refused_in_one_line(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([command, "--ship", f"clickhouse+http://u:{SECRET}@h"]) == 2
+    out, error = capsys.readouterr()
+    assert SECRET not in out + error
+    assert error.count("\n") == 1
+    assert "password-file" in error
 
 
 def test_has_password() -> None:

@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stallscope.fleet import batch as batches
@@ -33,6 +33,7 @@ def contents(spool: Spool) -> list[list[str]]:
     return found
 
 
+@settings(max_examples=50)
 @given(
     st.lists(
         st.one_of(

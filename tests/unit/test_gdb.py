@@ -18,10 +18,11 @@ import pytest
 from stallscope.base.errors import StallscopeError
 from stallscope.collectors import gdb
 from stallscope.model import capturefile
+from tests.support.chance import SEED
 from tests.support.servers import PATIENCE, wait_until
 from tests.unit.programs import python_program
 
-pytestmark = [pytest.mark.needs("gdb"), pytest.mark.slow]
+pytestmark = [pytest.mark.needs("gdb"), pytest.mark.large]
 
 KILLS = 12
 _THREADS = 4
@@ -205,9 +206,7 @@ def test_ctrl_c_does_not_leave_the_target_stopped(
 
 
 def test_killed_at_any_moment_the_target_runs_on(target: subprocess.Popen[str]) -> None:
-    seed = random.randrange(1 << 32)
-    print(f"seed {seed}")
-    moments = random.Random(seed)
+    moments = random.Random(SEED)
     late = 0
     for number in range(KILLS):
         moment = 0.05 + 0.65 * (number + moments.random()) / KILLS

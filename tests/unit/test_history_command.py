@@ -22,8 +22,6 @@ from stallscope.store.history import HistoryWriter
 from tests.unit.programs import python_program
 from tests.unit.threadlines import COND, FSYNC, IDLE, MUTEX, RUNNING, line, sample
 
-__all__: list[str] = []
-
 NS = 10**9
 START = 1_795_273_675 * NS
 HERE = os.getpid()

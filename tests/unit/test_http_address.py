@@ -3,17 +3,11 @@
 
 from __future__ import annotations
 
-import ipaddress
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from stallscope.agent.http.address import Address, parse
 from stallscope.base.errors import Exit
 from stallscope.main import main
-
-__all__: list[str] = []
 
 
 @pytest.mark.parametrize(
@@ -52,16 +46,3 @@ def test_what_is_no_address_is_refused(text: str, capsys: pytest.CaptureFixture[
     err = capsys.readouterr().err
     assert "--listen" in err
     assert err.count("\n") == 1
-
-
-@given(st.text() | st.from_regex(r"(unix:)?\[?[0-9a-f.:]+\]?:[0-9]+"))
-def test_any_text_is_an_address_or_refused(text: str) -> None:
-    try:
-        found = parse(text)
-    except ValueError:
-        return
-    assert 0 <= found.port <= 65535
-    assert (found.host is None) != (found.path is None)
-    if found.host is not None:
-        ipaddress.ip_address(found.host)
-    assert parse(str(found)) == found

@@ -4,7 +4,6 @@ commands."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import subprocess
@@ -24,17 +23,15 @@ from stallscope.agent.http import commands
 from stallscope.agent.http.address import Address, parse
 from stallscope.agent.http.commands import BusyError, CommandError, Commands
 from stallscope.agent.http.pages import Pages
-from stallscope.agent.http.server import MAX_CONNECTIONS, listening
+from stallscope.agent.http.server import listening
 from stallscope.agent.liveness import BEAT_SECONDS, AgentHealth, AgentState, Liveness
 from stallscope.model.incident import Incident
 from stallscope.reporters.exposition import Families, MetricsPage
 from stallscope.store import Store
 from tests.support.servers.waiting import wait_until
 from tests.unit.agentfakes import FakeEnvironment, breach, running, this_server
-from tests.unit.httpclient import connected, get
+from tests.unit.httpclient import get
 from tests.unit.storelife import fill, incident
-
-__all__: list[str] = []
 
 ROOT = Path(__file__).parents[2]
 SCHEMA = json.loads((ROOT / "docs" / "incidents-schema.schema.json").read_text())
@@ -175,21 +172,7 @@ def test_an_agent_puts_its_metrics_where_they_are_scraped(site: Site, address: A
     assert 'result="suppressed"' in text
 
 
-def test_clients_delay_no_poll(site: Site, address: Address) -> None:
-    """Slow ones, in all places that there are, while the store is read."""
-    environment = FakeEnvironment()
-    environment.page = site.page
-    with running(environment, site.dest) as agent, contextlib.ExitStack() as stack:
-        reading = site.commands.run(["signatures", "--json"])
-        for _ in range(MAX_CONNECTIONS):
-            end = stack.enter_context(connected(address))
-            end.sendall(b"GET /metrics HTTP/1.1\r\n")
-        polls = agent.metrics.polls
-        wait_until(lambda: agent.metrics.polls > polls + 20, "it polls")
-        assert agent.liveness.health(time.monotonic_ns()).status == "ok"
-        assert b"".join(reading)
-
-
+@pytest.mark.large
 def test_incidents(site: Site, address: Address) -> None:
     store = Store.open(site.dest)
     fill(store, 1, lambda _: None)
@@ -234,6 +217,7 @@ def test_what_is_not_there(path: str, status: int, site: Site, address: Address)
     assert "Traceback" not in reply.text
 
 
+@pytest.mark.large
 @pytest.mark.needs("web")
 def test_reports(site: Site, address: Address) -> None:
     store = Store.open(site.dest)
@@ -247,6 +231,7 @@ def test_reports(site: Site, address: Address) -> None:
     assert incident(1).id in get(address, f"/incidents/{incident(1).id}/report").text
 
 
+@pytest.mark.large
 def test_one_command_at_a_time(
     site: Site, address: Address, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -263,6 +248,7 @@ def test_one_command_at_a_time(
     assert get(address, "/incidents").status == 200
 
 
+@pytest.mark.large
 def test_a_command_that_takes_too_long_is_ended() -> None:
     found = Commands(seconds=0.01)
     with pytest.raises(CommandError, match=r"no answer within 0\.01 s"):
@@ -284,6 +270,7 @@ def test_a_command_that_cannot_be_killed_is_not_started_again() -> None:
         found.run(["signatures"])
 
 
+@pytest.mark.large
 def test_a_killed_command_that_ends_late_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its low priority keeps it from ending while the host is busy."""
     found = Commands()
@@ -296,12 +283,9 @@ def test_a_killed_command_that_ends_late_is_waited_for(monkeypatch: pytest.Monke
     assert b"".join(found.run(["signatures", "--json"]))
 
 
-def test_a_large_output_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commands, "MAX_OUTPUT", 1000)
-    assert len(b"".join(Commands().run(["signatures", "--json"]))) <= 1000
-
-
-def test_a_command_runs_at_low_priority(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_runs_at_low_priority_and_its_output_is_cut(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     seen: list[int] = []
     limit = commands._limit
 
@@ -310,5 +294,6 @@ def test_a_command_runs_at_low_priority(monkeypatch: pytest.MonkeyPatch) -> None
         seen.append(os.getpriority(os.PRIO_PROCESS, pid))
 
     monkeypatch.setattr(commands, "_limit", note)
-    assert b"".join(Commands().run(["signatures", "--json"]))
+    monkeypatch.setattr(commands, "MAX_OUTPUT", commands.PIECE)
+    assert 0 < len(b"".join(Commands().run(["signatures", "--json"]))) <= commands.PIECE
     assert seen == [commands.NICE]

@@ -22,12 +22,11 @@ from stallscope.analyzers import catalog, engine, importers, waits
 from stallscope.base.errors import StallscopeError
 from tests.bench.labelled import public
 from tests.support import damage
-
-pytestmark = pytest.mark.slow
+from tests.support.chance import SEED
+from tests.unit import gdb_dumps
 
 DATA = Path(__file__).parent.parent / "data"
 COUNT = int(os.environ.get("STALLSCOPE_DAMAGES", "200"))
-SEED = int(os.environ.get("STALLSCOPE_SEED", "20261125"))
 LARGEST = 400_000
 """Bytes of the dumps that are tried: larger ones say the same, and take seconds each."""
 KNOWN = catalog.load()
@@ -44,20 +43,18 @@ class Seen(NamedTuple):
     threads: int
 
 
-def dumps() -> Iterator[Path]:
+def dumps() -> Iterator[tuple[str, bytes]]:
     """Yield dumps with stacks or waits: those of the project, and public ones where there are."""
-    yield from sorted((DATA / "gdb").glob("*.in"))
+    for name in gdb_dumps.NAMES:
+        yield name, gdb_dumps.dump(name)
     for name in ("eu-stack-*", "gdb-*", "innodb-*", "lldb", "pt-pmp", "quickstack", "coredumpctl"):
-        yield from sorted((DATA / "importers").glob(f"{name}.in"))
+        for path in sorted((DATA / "importers").glob(f"{name}.in")):
+            yield path.stem, path.read_bytes()
     for case in public():
-        yield case.path
+        yield case.name, case.read()
 
 
-DUMPS = [path for path in dumps() if path.stat().st_size <= LARGEST]
-
-
-def name_of(path: Path) -> str:
-    return path.parent.name if path.name == "dump.txt" else path.stem
+DUMPS = {name: data for name, data in dumps() if len(data) <= LARGEST}
 
 
 def see(data: bytes) -> Seen:
@@ -88,14 +85,14 @@ def see(data: bytes) -> Seen:
 
 
 @cache
-def clean(path: Path) -> Seen:
-    return see(path.read_bytes())
+def clean(name: str) -> Seen:
+    return see(DUMPS[name])
 
 
-def wrong(path: Path, names: Sequence[str]) -> str | None:
+def wrong(name: str, chosen: Sequence[str]) -> str | None:
     """Return what is wrong with the finding of a damaged dump."""
-    before = clean(path)
-    after = see(damage.apply(names, path.read_bytes()))
+    before = clean(name)
+    after = see(damage.apply(chosen, DUMPS[name]))
     if after.names == before.names and after.waiters >= before.waiters:
         return None
     if set(after.names) - set(before.names) - {"?"}:
@@ -118,6 +115,7 @@ def damages(draw: st.DrawFn) -> list[str]:
     return names + draw(several(3, 1)) + draw(several(4, 1))
 
 
+@pytest.mark.large
 @seed(SEED)
 @settings(
     max_examples=COUNT,
@@ -126,20 +124,20 @@ def damages(draw: st.DrawFn) -> list[str]:
     print_blob=True,
     suppress_health_check=list(HealthCheck),
 )
-@given(st.sampled_from(DUMPS), damages())
-def test_random_damages(path: Path, names: list[str]) -> None:
-    note(f"seed {SEED}, {name_of(path)}: {names}")
-    assert wrong(path, names) is None
+@given(st.sampled_from(sorted(DUMPS)), damages())
+def test_random_damages(name: str, chosen: list[str]) -> None:
+    note(f"seed {SEED}, {name}: {chosen}")
+    assert wrong(name, chosen) is None
 
 
 @pytest.mark.parametrize("name", sorted(damage.DAMAGES))
 def test_one_damage_is_undone(name: str) -> None:
     """Of a gdb dump nothing is lost by any single damage."""
-    path = DATA / "gdb" / "mysql559-innodb-index-lock.in"
-    before = clean(path)
-    after = see(damage.apply([name], path.read_bytes()))
+    data = DUMPS[gdb_dumps.INDEX_LOCK]
+    before = clean(gdb_dumps.INDEX_LOCK)
+    after = see(damage.apply([name], data))
     assert after._replace(confidence=0.0) == before._replace(confidence=0.0)
-    assert damage.apply([name], path.read_bytes()) != path.read_bytes() or name in NOT_IN_GDB
+    assert damage.apply([name], data) != data or name in NOT_IN_GDB
 
 
 NOT_IN_GDB = ("count joined to the name",)

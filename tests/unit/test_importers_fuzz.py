@@ -20,24 +20,26 @@ from stallscope.model import capturefile
 from stallscope.model.capture import Capture
 from tests.unit.costs import cpu_seconds
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.large
 
 DATA = Path(__file__).parent.parent / "data" / "importers"
 EXAMPLES = {path.stem: path.read_text() for path in sorted(DATA.glob("*.in"))}
 FORMATS = {"gdb": gdb.load, **{known.name: known.load for known in importers.FORMATS}}
 SECONDS = 10.0
-SOON = 2.0
+SOON = 5.0
 KNOWN = catalog.load()
 
 PIECES = st.sampled_from(sorted({line for text in EXAMPLES.values() for line in text.split("\n")}))
 WORDS = st.sampled_from(
     ["(", ")", "<", ">", "::", ";", ",", "|", "\t", "    ", "0x", "#0 ", "9" * 30, "\0", "\ufffd",
      "99999999999999999999", "-1", "é", "\\", '"', "'", "`", "*" * 27, "operator", "_Z", "[",
-     "]: 5"]
+     "]: 5", "#1  0x1 in operator<< <a, b(c)> (x=<y>) from /lib/x",
+     "#99999999999999999999 0x1 in x ()",
+     "---Type <return> to continue---", "#0  <signal handler called>"]
 )  # fmt: skip
 
 
-def answer(text: str, name: str | None = None, seconds: float = SECONDS) -> list[Capture]:
+def answer(text: str | bytes, name: str | None = None, seconds: float = SECONDS) -> list[Capture]:
     """Read the text by one importer, or as a file; an error must be one line, and soon."""
     captures: list[Capture] = []
     message = ""
@@ -45,7 +47,9 @@ def answer(text: str, name: str | None = None, seconds: float = SECONDS) -> list
     def read() -> None:
         nonlocal captures, message
         try:
-            if name is None:
+            if isinstance(text, bytes):
+                captures = importers.load(text, "fuzz")
+            elif name is None:
                 captures = importers.load(text.encode("utf-8", "replace"), "fuzz")
             else:
                 captures, rest = FORMATS[name](text, "fuzz")
@@ -88,6 +92,11 @@ def texts(draw: st.DrawFn, name: str) -> str:
 @given(data=st.data())
 def test_damaged_text(name: str, data: st.DataObject) -> None:
     check(answer(data.draw(texts(name)), name))
+
+
+@given(st.binary(max_size=3000))
+def test_any_bytes(data: bytes) -> None:
+    answer(data)
 
 
 @settings(max_examples=150)

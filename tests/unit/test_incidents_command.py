@@ -4,11 +4,7 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
-import random
 import re
-import resource
 import shutil
 import subprocess
 import sys
@@ -28,14 +24,12 @@ from stallscope.model.capture import Note
 from stallscope.model.incident import CaptureEntry, Fired, Incident, TargetEntry, Verdict
 from stallscope.server.deadlocks import Deadlock, DeadlockLock, DeadlockTransaction
 from stallscope.store import Store, layout, listing
-from stallscope.store.records import encode
 from tests.unit.storelife import CAPTURE, START_NS, fill, incident, verdict
 from tests.unit.storelife import sample as status_sample
 from tests.unit.threadlines import FSYNC, IDLE, MUTEX, line, sample
 
 ROOT = Path(__file__).parents[2]
 SCHEMA = json.loads((ROOT / "docs" / "incidents-schema.schema.json").read_text())
-MOST_OF_A_LATER_LIST = 0.5
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -318,44 +312,6 @@ def test_deadlocks(run: Run, store: Store) -> None:
     assert run("--dest", store.dest, "--deadlocks", "--prune")[0] == 2
 
 
-def many(dest: Path, count: int) -> None:
-    """Make a store of so many incidents, as fast as files can be made."""
-    Store.open(dest)
-    signatures = ("metadata-lock", "innodb-redo-sync", None)
-    chance = random.Random(1)
-    for number in range(count):
-        one = incident(number)
-        known = chance.choice(signatures)
-        found = msgspec.structs.replace(
-            one, end_ns=one.start_ns + 10**9, verdict=known and verdict(known)
-        )
-        folder = dest / layout.INCIDENTS / one.id
-        folder.mkdir(0o700)
-        (folder / layout.INCIDENT).write_bytes(encode(found))
-
-
-@pytest.mark.slow
-def test_ten_thousand_incidents_are_listed_at_once(tmp_path: Path) -> None:
-    """Through the index, in a part of the time that the first list took, which read each incident.
-
-    Measured in CPU time, since others use this machine too; as a share, since machines differ.
-    """
-    many(tmp_path, 10_000)
-    command = [sys.executable, "-m", "stallscope", "incidents", "--dest", str(tmp_path), "--json"]
-    used = []
-    outputs = set()
-    for _ in range(6):
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        outputs.add(subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        used.append(after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime)
-    (output,) = outputs
-    assert len(json.loads(output)["incidents"]) == 10_000
-    first, *later = used
-    print(f"10,000 incidents, CPU time: {first:.3f} s first, {min(later):.3f} s through the index")
-    assert min(later) < MOST_OF_A_LATER_LIST * first
-
-
 @pytest.mark.needs("root")
 def test_of_another_user(store: Store, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """Listing needs read access alone and writes nothing; without it, one line says so."""
@@ -391,19 +347,3 @@ sys.exit(main(["incidents", "--dest", {str(dest)!r}]))
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("3 incidents")
     assert not (dest / layout.INDEX).exists()
-
-
-def test_on_a_terminal(store: Store) -> None:
-    """Its colours and width are a terminal's; no line is longer."""
-    reader, writer = pty.openpty()
-    os.set_blocking(reader, True)
-    command = [sys.executable, "-m", "stallscope", "incidents", "--dest", str(store.dest)]
-    environment = {**os.environ, "COLUMNS": "80", "TERM": "xterm"}
-    environment.pop("NO_COLOR", None)
-    done = subprocess.run(command, cwd=ROOT, stdout=writer, env=environment, check=False)
-    os.close(writer)
-    out = os.read(reader, 1 << 16).decode()
-    os.close(reader)
-    assert done.returncode == 0
-    assert "\x1b[1m" in out
-    assert "metadata-lock" in out

@@ -80,7 +80,7 @@ def test_whether_a_server_lives(folder: Path) -> None:
     }
 
 
-@pytest.mark.needs("root")
+@pytest.mark.needs("namespaces")
 def test_a_server_that_cannot_be_seen(folder: Path) -> None:
     foreign = made(folder / "1-1.ring", pid=1, namespace=12345)
     nameless = made(folder / "1-2.ring", pid=1, namespace=0)

@@ -17,7 +17,6 @@ import pytest
 from stallscope.base.errors import Exit
 from stallscope.collectors import probe
 from stallscope.collectors import rings as find_rings
-from stallscope.collectors.probestream import Stream
 from stallscope.collectors.rings import RUNTIME_DIR, of_processes
 from stallscope.main import main
 from stallscope.model import capturefile
@@ -29,12 +28,10 @@ from tests.support.servers import PATIENCE, wait_until
 from tests.support.servers.inside import library_path, one_ring
 from tests.support.targets import Fact, Target
 
-__all__: list[str] = []
-
 CHECKOUT = Path(__file__).resolve().parents[2]
 KINDS = ("mutex", "rwlock")
 
-pytestmark = [pytest.mark.needs("probe", "library"), pytest.mark.slow]
+pytestmark = [pytest.mark.needs("probe", "library"), pytest.mark.large]
 
 Ask = Callable[..., dict[str, Any]]
 
@@ -78,45 +75,9 @@ def waiters(server: Target) -> list[Fact]:
     return [fact for fact in facts if fact.symbol != "cond_back_mutex"]
 
 
-def lock_of(capture: Capture, fact: Fact) -> tuple[str, int | None, str | None]:
-    """Return kind, owner and name of the lock that a thread waits for, as a capture has them."""
-    (thread,) = [thread for thread in capture.threads if thread.tid == fact.tid]
-    assert thread.lock is not None, fact
-    lock = capture.locks[thread.lock]
-    return str(lock.kind), lock.owner_tid, lock.symbol
-
-
 def names(capture: Capture, tid: int) -> list[str]:
     (thread,) = [thread for thread in capture.threads if thread.tid == tid]
     return [str(frame) for frame in thread.frames]
-
-
-def check(capture: Capture, server: Target) -> None:
-    """Compare all locks and stacks with what the program knows of itself."""
-    assert capture.backend == "inproc"
-    for fact in waiters(server):
-        kind, owner, symbol = lock_of(capture, fact)
-        assert (kind, owner) == (fact.kind, fact.owner), fact
-        if fact.symbol is not None:
-            assert symbol == fact.symbol
-        frames = names(capture, fact.tid)
-        assert frames, fact
-        assert frames[0].startswith("pthread_"), frames
-        assert not [name for name in frames if "libstallscope" in name or "hook" in name], frames
-
-
-def test_status_switch_and_thresholds(server: Target, ring: Path, ask: Ask) -> None:
-    (found,) = ask("inproc", "status", "-p", str(server.pid), "--json")["rings"]
-    assert (found["file"], found["life"], found["process"]) == (str(ring), "alive", server.pid)
-    assert found["thresholds_ms"]["lock"] == 50
-    assert found["slots"] == 64
-    assert found["waiting"] >= len(waiters(server))
-    pid = str(server.pid)
-    assert main(["inproc", "threshold", "lock=7", "-p", pid]) == Exit.DONE
-    assert main(["inproc", "off", "-p", pid]) == Exit.DONE
-    after = find_rings.read(ring)
-    assert not after.enabled
-    assert after.thresholds_ms["lock"] == 7
 
 
 def captured(server: Target, ask: Ask, saved: Path) -> Capture:
@@ -134,36 +95,6 @@ def captured(server: Target, ask: Ask, saved: Path) -> Capture:
     found = wait_until(whole, "every waiter has written its stack")
     assert found is not None
     return found
-
-
-def test_a_capture_of_the_living(server: Target, ring: Path, ask: Ask, tmp_path: Path) -> None:
-    check(captured(server, ask, tmp_path / "capture.jsonl"), server)
-    assert server.running()
-
-
-def test_waits_of_the_living(server: Target, ring: Path, ask: Ask) -> None:
-    for which in (("-p", str(server.pid), "--backend", "inproc"), ("--ring", str(ring))):
-        line = ask("waits", *which, "--duration", "0.5", "--interval", "0.5", "--json")
-        assert line["final"]
-        assert line["kinds"]["mutex"]["in_flight"] > 0
-        assert line["lost"]["slots-full"] == 0
-    assert server.running()
-
-
-def test_thresholds_of_a_watch_are_put_back(server: Target, ring: Path) -> None:
-    """The agent ends its probe by SIGTERM; what it asked for is no longer asked for then."""
-
-    def threshold() -> float:
-        return find_rings.read(ring).thresholds_ms["lock"]
-
-    args = ["serve", "--backend", "inproc", "--ring", str(ring), "--pid", str(server.pid)]
-    with Stream([*args, "--watch", "--threshold=lock=7"], max_line=1 << 20) as stream:
-        lines = stream.lines(PATIENCE, lambda: PATIENCE)
-        assert b'"ready"' in next(lines)
-        assert threshold() == 7
-        stream.end()
-        assert list(lines) == []  # it ends cleanly, or this raises
-    assert threshold() == 50
 
 
 def test_what_the_dead_leave(server: Target, ring: Path, ask: Ask, tmp_path: Path) -> None:
@@ -215,11 +146,6 @@ def test_captures_and_waits_and_lists_agree_whose_a_ring_is(
     lines = [json.loads(text) for text in done.stdout.splitlines()]
     rings = [one for line in lines for one in line.get("programs", ()) if one["name"] == "ring"]
     assert [one["attach"] for one in rings] == [str(expected)]
-
-
-def test_an_orderly_end_leaves_nothing(server: Target, ring: Path) -> None:
-    assert server.close() == 0
-    assert not ring.exists()
 
 
 def test_the_web_page_names_the_ring(

@@ -14,8 +14,6 @@ from tests.support.servers import PATIENCE
 from tests.support.servers.inside import library_path
 from tests.support.targets import build_folder, target_path
 
-__all__: list[str] = []
-
 pytestmark = pytest.mark.needs("library")
 
 NEWEST_GLIBC = (2, 17)

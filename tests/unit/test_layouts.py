@@ -14,6 +14,7 @@ import pytest
 from stallscope.collectors import probe
 from stallscope.collectors import versionlayouts as arguments
 from stallscope.server import layouts
+from tests.support.servers.waiting import PATIENCE
 
 __all__: list[str] = []
 
@@ -78,10 +79,10 @@ def test_the_probe_takes_every_row() -> None:
     """Its own check of the text comes before all else: the process is not there."""
     words = [word for row in layouts.by_version() for word in ("--layout-of", row)]
     command = [str(probe.find()), "snap", "--pid", str(2**31 - 1), *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert "--layout" not in done.stderr
     assert "process" in done.stderr
     command[-1] = "mysql 5.5.9 5.5 x=1"
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.returncode == 2
     assert "--layout-of" in done.stderr

@@ -6,8 +6,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from stallscope.collectors.host.links import Links
 
@@ -73,15 +71,3 @@ def test_why_there_is_no_link(tmp_path: Path) -> None:
     namespace.symlink_to("net:[2]")
     assert links.read(1) == {}
     assert "namespace" in (links.missing or "")
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-@given(st.text(max_size=300))
-def test_any_table(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return
-    links = tree(tmp_path_factory.mktemp("any"), tcp=HEAD + text)
-    assert set(links.read(1)) <= {"link.speed_bytes"}
-    links.close()

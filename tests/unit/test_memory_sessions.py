@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import json
-import os
-import random
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +37,9 @@ from stallscope.screens.events import Analyzed
 from stallscope.screens.live import LiveOptions, LiveSource
 from stallscope.screens.sessions import Asking
 from stallscope.server.statements import normalize
+from tests.support.chance import SEED
 from tests.unit.captures import convoy
 
-SEED = int(os.environ.get("STALLSCOPE_SEED", random.SystemRandom().randrange(1 << 32)))
 SECRETS = ("secret", "4711", "0xc0ffee")
 
 
@@ -176,7 +174,6 @@ def test_hostile_lines_are_an_error_of_one_line(data: bytes) -> None:
 @settings(max_examples=200)
 @given(st.data())
 def test_whatever_a_line_is(data: st.DataObject) -> None:
-    print(f"STALLSCOPE_SEED={SEED}")
     valid = bytearray(line(said(user="app", statement="SELECT 1", age_ms=5.5), moment=1))
     for _ in range(data.draw(st.integers(0, 8))):
         at = data.draw(st.integers(0, len(valid) - 1))

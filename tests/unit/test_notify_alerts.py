@@ -17,8 +17,6 @@ from stallscope.notify.outbox import Outbox
 from tests.support.servers.waiting import wait_until
 from tests.unit.notifyscenes import INCIDENT, FakeReceiver, alert, incident
 
-__all__: list[str] = []
-
 FOLDER = Path("/var/lib/stallscope/incidents/x")
 UNKNOWN = msgspec.structs.replace(INCIDENT, verdict=None, captures=())
 

@@ -8,7 +8,6 @@ import email
 import email.policy
 import hashlib
 import hmac
-import json
 import os
 import signal
 import socket
@@ -32,8 +31,6 @@ from stallscope.notify.receiver import SendError
 from tests.support.receivers import Fault, Receiver, receiver
 from tests.support.servers.waiting import PATIENCE, wait_until
 from tests.unit.notifyscenes import INCIDENT, alert
-
-__all__: list[str] = []
 
 LINKED = msgspec.structs.replace(alert(), path="/var/lib/x", link="https://x/1")
 SHOW = """\
@@ -339,7 +336,7 @@ def test_a_command_that_fails(command: list[str], why: str) -> None:
         made.send("stall", LINKED)
 
 
-@pytest.mark.slow
+@pytest.mark.large
 def test_a_command_that_hangs_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
     file = tmp_path / "pid"
     script = f"sleep 60 & echo $! > {file}.part; mv {file}.part {file}; wait"
@@ -352,14 +349,9 @@ def test_a_command_that_hangs_is_ended_with_all_that_it_started(tmp_path: Path) 
     wait_until(lambda: not running(child), "its child has ended, too")
 
 
-def test_a_command_may_leave_a_child_with_its_pipes_and_print_what_it_likes(
-    tmp_path: Path,
-) -> None:
+def test_a_command_may_leave_a_child_with_its_pipes(tmp_path: Path) -> None:
     file = tmp_path / "pid"
-    # More than a pipe holds, and a child that nobody ends: neither the group nor the pipe does.
-    script = (
-        f"setsid sleep 60 & echo $! > {file}; echo why >&2; head -c 3000000 /dev/zero >&2; exit 3"
-    )
+    script = f"setsid sleep 60 & echo $! > {file}; echo why >&2; exit 3"
     made = destinations.make(kinds.CommandDestination("c", run=["/bin/sh", "-c", script]))
     with pytest.raises(SendError, match="it ended with 3: why"):
         made.send("stall", LINKED)
@@ -427,9 +419,3 @@ def test_secrets_are_in_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     file.write_text("a\nb\n")
     with pytest.raises(UsageError, match="must hold one line"):
         kinds.secret(settings, "url")
-
-
-def test_the_kinds_of_the_documentation_are_all() -> None:
-    tags = {one.__struct_config__.tag for one in kinds.Destination.__args__}
-    assert tags == set(kinds.KINDS)
-    json.dumps(sorted(kinds.KINDS))

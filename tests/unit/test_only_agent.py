@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,40 +20,21 @@ from stallscope.collectors.serverkey import server_key
 from stallscope.store import layout
 from stallscope.store.serverstate import AGENT_LOCK, ServerBusy, ServerState
 from tests.support.agents import CHECKOUT
-from tests.support.servers.waiting import wait_until
-
-FEATURES = ("--no-sql", "--no-probe")
-
-
-@contextlib.contextmanager
-def target(folder: Path) -> Iterator[int]:
-    """A program that sleeps, by a name of its own: two of them are two servers."""
-    path = folder / f"server-{len(list(folder.iterdir()))}"
-    shutil.copy("/bin/sleep", path)
-    with subprocess.Popen([path, "3600"]) as child:
-        try:
-            yield child.pid
-        finally:
-            child.kill()
+from tests.support.servers.waiting import PATIENCE, wait_until
 
 
 def words(command: str, pid: int, dest: Path, *more: str) -> list[str]:
     argv = [sys.executable, "-m", "stallscope", command, "-p", str(pid), "--dest", str(dest)]
-    return [*argv, *FEATURES, *more]
+    return [*argv, "--no-sql", "--no-probe", *more]
 
 
 @contextlib.contextmanager
-def running(command: str, pid: int, dest: Path) -> Iterator[subprocess.Popen[bytes]]:
+def running(pid: int, dest: Path) -> Iterator[subprocess.Popen[bytes]]:
     """An agent that holds its lock."""
     server = processes.find_server(str(pid), Selector())
     lock = dest / layout.SERVERS / server_key(server) / AGENT_LOCK
-    length = "--duration" if command == "watch" else "--seconds"
-    with subprocess.Popen(
-        words(command, pid, dest, length, "600"),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        cwd=CHECKOUT,
-    ) as agent:
+    argv = words("watch", pid, dest, "--duration", "600")
+    with subprocess.Popen(argv, stderr=subprocess.DEVNULL, cwd=CHECKOUT) as agent:
         try:
             wait_until(lambda: lock.exists() and lock.read_bytes() != b"", "the agent's lock")
             yield agent
@@ -61,52 +42,26 @@ def running(command: str, pid: int, dest: Path) -> Iterator[subprocess.Popen[byt
             agent.terminate()
 
 
-def run(command: str, pid: int, dest: Path, *more: str) -> subprocess.CompletedProcess[str]:
+def run(*args: Any) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        words(command, pid, dest, *more),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        cwd=CHECKOUT,
+        words(*args), capture_output=True, text=True, timeout=PATIENCE, check=False, cwd=CHECKOUT
     )
 
 
+@pytest.mark.large
 def test_a_second_agent_says_who_watches(tmp_path: Path) -> None:
-    dest, programs = tmp_path / "store", tmp_path / "bin"
-    programs.mkdir()
-    with target(programs) as pid, running("watch", pid, dest) as agent:
-        second = run("watch", pid, dest)
+    dest = tmp_path / "store"
+    with subprocess.Popen(["sleep", "3600"]) as target, running(target.pid, dest) as agent:
+        second = run("watch", target.pid, dest)
         assert second.returncode == 1
-        lines = second.stderr.splitlines()
-        assert len(lines) == 1
-        assert f"is already watched by pid {agent.pid} on {os.uname().nodename}" in lines[0]
-        beside = run("cron", pid, dest, "--seconds", "600")
+        (line,) = second.stderr.splitlines()
+        assert f"is already watched by pid {agent.pid} on {os.uname().nodename}" in line
+        beside = run("cron", target.pid, dest, "--seconds", "600")
         assert beside.returncode == 0
         assert f"already watched by pid {agent.pid}" in beside.stderr
-        assert run("watch", pid, dest, "--dry-run", "--once").returncode == 0
-        assert run("watch", pid, tmp_path / "other", "--once").returncode == 0
-
-
-def test_two_servers_have_passes_at_the_same_time(tmp_path: Path) -> None:
-    dest, programs = tmp_path / "store", tmp_path / "bin"
-    programs.mkdir()
-    with (
-        target(programs) as one,
-        target(programs) as two,
-        running("cron", one, dest) as first,
-    ):
-        again = run("cron", one, dest, "--seconds", "600")
-        assert again.returncode == 0
-        assert f"is still running: pid {first.pid} on" in again.stderr
-        other = run("cron", two, dest, "--seconds", "1")
-        assert other.returncode == 0
-        assert "running" not in other.stderr
-        first.terminate()
-        first.wait()
-        keys = os.listdir(dest / layout.SERVERS)
-        assert len(keys) == 2
-        assert all((dest / layout.SERVERS / key / "state.json").exists() for key in keys)
+        assert run("watch", target.pid, dest, "--dry-run", "--once").returncode == 0
+        assert run("watch", target.pid, tmp_path / "other", "--once").returncode == 0
+        target.kill()
 
 
 def test_a_lock_that_cannot_be_had_is_no_reason_to_stop(

@@ -16,7 +16,8 @@ import pytest
 from stallscope.analyzers import catalog, importers
 from stallscope.model import capturefile
 from tests.bench.labelled import OWN, Labelled, own
-from tests.support.corpusdumps import awk, folded
+
+pytestmark = pytest.mark.large
 
 FOLDERS = sorted(path.parent for path in OWN.glob("*/meta.json"))
 DUMPS = list(own())
@@ -24,15 +25,6 @@ IDS = frozenset(catalog.load().by_id)
 WHOLE = ("capture.jsonl.zst", "eu-stack.txt.zst", "gdb.txt.zst", "pmp-awk.txt.zst")
 MOST_BYTES = 4 << 20
 PATHS = re.compile(rb"/(?:work|tmp|root|dev/shm)/|/stallscope-|/var/cache/")
-GDB = """\
-Thread 2 (Thread 0x7f1 (LWP 12) "mysqld"):
-#0  0x00007f11 in poll () from /lib/libc.so.6
-#1  0x00005512 in vio_read(st_vio*, unsigned char*) ()
-
-Thread 1 (Thread 0x7f2 (LWP 11) "mysqld"):
-#0  0x00007f11 in poll () from /lib/libc.so.6
-#1  mysqld_main (argc=1) at main.cc:1
-"""
 
 
 def test_there_are_stalls_and_healthy_servers() -> None:
@@ -69,14 +61,3 @@ def test_dump_is_read_and_names_no_machine(dump: Labelled) -> None:
     # A report of a server at rest has no transactions.
     assert dump.path.name.startswith("innodb-status") or any(one.threads for one in captures)
     assert captures
-
-
-def test_awk_counts_what_stands_fourth() -> None:
-    assert awk(GDB) == "      1 \n      1 poll,at\n      1 poll,vio_read(st_vio*,\n"
-
-
-def test_folded_is_outermost_first() -> None:
-    assert folded(GDB * 2).splitlines() == [
-        "mysqld_main;poll 2",
-        "vio_read(st_vio*, unsigned char*);poll 2",
-    ]

@@ -19,6 +19,7 @@ from stallscope.collectors import packs, probe
 from stallscope.main import main
 from stallscope.model import capturefile
 from stallscope.model.capture import Capture, Frame, Module, Process, Thread
+from tests.support.chance import SEED
 
 __all__: list[str] = []
 
@@ -290,9 +291,7 @@ def signed(data: bytearray) -> bytes:
 
 
 def test_damaged_packs_are_refused_in_one_line(made: Path, tmp_path: Path) -> None:
-    seed = random.randrange(1 << 32)
-    print(f"seed {seed}")
-    chance = random.Random(seed)
+    chance = random.Random(SEED)
     good = made.read_bytes()
     right = packs.layout(made)
     path = tmp_path / "damaged.pack"

@@ -143,9 +143,7 @@ def test_of_somebody_else(tmp_path: Path) -> None:
         allowlist.load(path)
 
 
-@settings(
-    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_damage(tmp_path: Path, data: st.DataObject) -> None:
     text = bytearray(GOOD.encode())

@@ -165,9 +165,7 @@ def test_of_another_boot(tmp_path: Path) -> None:
     assert state.life == "ended"
 
 
-@settings(
-    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_damage(tmp_path: Path, data: st.DataObject) -> None:
     line = msgspec.json.encode(record()) + b'\n{"event":"written","at_ns":1,"by":"command"}\n'

@@ -121,17 +121,19 @@ def test_by_number_and_by_name(proc: FakeProc) -> None:
     proc.add(10, "/usr/sbin/mariadbd", comm="mysqld")
     proc.add(11, "/bin/cat")
     assert pids(proc, "10") == pids(proc, "mariadbd") == pids(proc, "mysqld") == (10,)
+    assert pids(proc, "11", "10", "11") == (11, 10), "several are one capture"
+    proc.add(12, "/usr/bin/postgres", deleted=True)
+    assert pids(proc, "postgres") == (12,)
+    proc.add(13, None, comm="mongod", argv=("/usr/bin/mongod",))
+    assert pids(proc, "mongod") == (13,), "its link cannot be read"
 
 
-def test_several_numbers_are_one_capture(proc: FakeProc) -> None:
-    proc.add(10, "/bin/a")
-    proc.add(11, "/bin/b")
-    assert pids(proc, "11", "10", "11") == (11, 10)
-
-
-def test_a_name_is_the_whole_name(proc: FakeProc) -> None:
-    proc.add(10, "/usr/bin/mysqld_exporter")
-    assert "no process named mysqld" in refusal(proc, "mysqld")
+def test_what_is_read_of_a_process(proc: FakeProc) -> None:
+    proc.add(10, "/bin/odd", comm="a) S 7 (b", deleted=True)
+    info = processes.read(10, proc.root)
+    assert info is not None
+    assert (info.comm, info.ppid, info.state) == ("a) S 7 (b", 1, "S")
+    assert info.exe_deleted
 
 
 def test_safe_script_is_not_the_server(proc: FakeProc) -> None:
@@ -216,33 +218,15 @@ def test_number_of_processes_is_limited(proc: FakeProc, monkeypatch: pytest.Monk
     assert (found, server.left_out) == ((10, 11, 12), 3)
 
 
-def test_a_replaced_program_keeps_its_name(proc: FakeProc) -> None:
-    proc.add(10, "/usr/sbin/mysqld", deleted=True)
-    info = processes.read(10, proc.root)
-    assert info is not None
-    assert info.exe_deleted
-    assert pids(proc, "mysqld") == (10,)
-
-
-def test_without_privileges_names_still_work(proc: FakeProc) -> None:
-    proc.add(10, None, comm="mysqld", argv=("/usr/sbin/mysqld",))
-    assert pids(proc, "mysqld") == (10,)
-
-
-def test_names_that_look_like_syntax_are_read_right(proc: FakeProc) -> None:
-    proc.add(10, "/bin/odd", comm="a) S 7 (b")
-    info = processes.read(10, proc.root)
-    assert info is not None
-    assert (info.comm, info.ppid, info.state) == ("a) S 7 (b", 1, "S")
-
-
 @pytest.mark.parametrize(
     ("target", "message"),
     [
         ("99", "no process 99"),
         ("0", "no process 0"),
         ("99999999999999999999", "no process"),
-        ("nosuch", "no process named nosuch"),
+        ("nosuch", "no process named nosuch; running: mysqld (pid 10)"),
+        ("mysql", "no process named mysql"),
+        ("mongod", "no process named mongod"),
         ("30", "zombie"),
         ("31", "kernel thread"),
         ("32", "thread of process 10: give -p 10"),
@@ -254,21 +238,15 @@ def test_names_that_look_like_syntax_are_read_right(proc: FakeProc) -> None:
 )
 def test_refusals(proc: FakeProc, target: str, message: str) -> None:
     proc.add(10, "/usr/sbin/mysqld")
-    proc.add(30, None, comm="mysqld", state="Z")
-    proc.add(31, None, comm="mysqld", flags=0x200000)
+    proc.add(30, None, comm="mongod", state="Z")
+    proc.add(31, None, comm="mongod", flags=0x200000)
     proc.add(32, "/usr/sbin/mysqld", tgid=10)
     assert message in refusal(proc, target)
 
 
-def test_zombies_and_kernel_threads_do_not_answer_to_names(proc: FakeProc) -> None:
-    proc.add(30, None, comm="mysqld", state="Z")
-    proc.add(31, None, comm="mysqld", flags=0x200000)
-    assert "no process named mysqld" in refusal(proc, "mysqld")
-
-
-def test_what_runs_is_offered(proc: FakeProc) -> None:
-    proc.add(10, "/usr/sbin/mariadbd")
-    assert "running: mariadbd (pid 10)" in refusal(proc, "mysqld")
+def test_nothing_asked_for_is_wrong_usage(proc: FakeProc) -> None:
+    with pytest.raises(UsageError):
+        resolve([], NOBODY, proc=proc.root)
 
 
 @pytest.mark.parametrize(
@@ -287,11 +265,6 @@ def test_each_of_many_servers_is_named_and_the_line_is_not_cut(
     assert also in text
     assert one_line(text, 2000) == text
     assert text.endswith("Give -p PID, or --socket, --port or --datadir")
-
-
-def test_nothing_asked_for_is_wrong_usage(proc: FakeProc) -> None:
-    with pytest.raises(UsageError):
-        resolve([], NOBODY, proc=proc.root)
 
 
 def test_files_that_vanish_are_no_error(proc: FakeProc) -> None:
@@ -324,13 +297,6 @@ def test_a_real_process_and_its_sockets(tmp_path: Path) -> None:
     assert found == (process.pid,)
     assert server.ports == (port,)
     assert server.sockets == (str(tmp_path / "here.sock"),)
-
-
-def test_an_ended_process_is_a_zombie_until_it_is_waited_for() -> None:
-    with subprocess.Popen([sys.executable, "-c", ""]) as process:
-        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-        with pytest.raises(StallscopeError, match="zombie"):
-            resolve([str(process.pid)], NOBODY)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,11 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ET
 
+import pytest
+
 from tests.support.recording import CHECKOUT, COLUMNS, ROWS, commands, drawing, lines
+
+pytestmark = pytest.mark.nightly
 
 
 def test_the_recording_is_of_the_guide() -> None:

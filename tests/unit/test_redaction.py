@@ -9,15 +9,15 @@ import os
 import random
 import stat
 import subprocess
-import sys
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import pytest
 
+from stallscope.main import main
 from stallscope.model import capturefile
 from stallscope.model.capture import (
     Capture,
@@ -41,6 +41,7 @@ from stallscope.model.incident import (
 from stallscope.model.samples import Sample
 from stallscope.model.waitlines import (
     Event,
+    Hits,
     HolderStack,
     Key,
     KindWaits,
@@ -174,7 +175,7 @@ def full_waits() -> list[Any]:
     event = Event("lock", "n", comm="c", address="0x2", waker=Waker(1, ("f",)), label="l")
     line = WaitLine(
         "stallscope.waits/1", 1.0, 1.0, {"lock": KindWaits(1, 1.0, 1.0)}, (key,), {"records": 0},
-        targets=(Target(1, "c", "/e"),), source="bpf", events=(event,), server={"a": {"b": 1}},
+        targets=(Target(1, "c", "/e"),), source="bpf", events=(event,), server={"a": Hits(1)},
         programs=(ProgramState("p", True, "a", "w"),), rest=Rest(True, why="w"),
         history=(ThreadSample(START_NS, 1, (ThreadRow(1, "S", "futex", "k", "n", "c"),)),),
     )  # fmt: skip
@@ -233,9 +234,9 @@ def contents(path: Path) -> dict[str, bytes]:
     return found
 
 
-@pytest.mark.parametrize("round_", range(25))
-def test_no_secret_is_in_a_redacted_bundle(tmp_path: Path, round_: int) -> None:
-    planter = Planter(seed := random.randrange(1 << 32))
+@pytest.mark.parametrize("seed", range(5))
+def test_no_secret_is_in_a_redacted_bundle(tmp_path: Path, seed: int) -> None:
+    planter = Planter(seed)
     stored = planted(tmp_path / "store", planter)
     out = tmp_path / "bundle.tar.gz"
     bundle.write(out, stored, redact=True)
@@ -243,7 +244,7 @@ def test_no_secret_is_in_a_redacted_bundle(tmp_path: Path, round_: int) -> None:
     text = b"\n".join([*found.values(), *(name.encode() for name in found)]).decode()
     text += text.encode().decode("unicode_escape", "ignore")
     left = [core for core in planter.cores if core.casefold() in text.casefold()]
-    assert left == [], f"seed {seed}"
+    assert left == []
     assert not any(name.endswith(layout.RAW_SQL) for name in found)
 
 
@@ -283,32 +284,36 @@ def example(dest: Path, many: int = 2) -> Store:
     return store
 
 
-def run(*words: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-P", "-m", "stallscope", *map(str, words)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+class Done(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Done]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    return lambda *words: Done(main([*map(str, words)]), *capsys.readouterr())
 
 
 def unpack(path: Path, to: Path) -> Path:
-    with tarfile.open(path) as archive:
-        archive.extractall(to, filter="data")
+    to.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["tar", "-xf", path, "-C", to], check=True)
     return to / bundle.TOP
 
 
 @pytest.mark.parametrize("redact", [True, False])
-def test_a_bundle_is_a_store(tmp_path: Path, redact: bool) -> None:
+def test_a_bundle_is_a_store(run: Run, tmp_path: Path, redact: bool) -> None:
     example(tmp_path / "store")
     out = tmp_path / "out.tar.gz"
     more = ["--redact"] if redact else []
     ids = [incident(1).id, incident(2).id]
     done = run("incidents", "export", *ids, "--dest", tmp_path / "store", "--out", out, *more)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(f"{out}: 2 incidents, ")
-    assert ("--redact" in done.stderr) is not redact
+    assert done.code == 0, done.err
+    assert done.out.startswith(f"{out}: 2 incidents, ")
+    assert ("--redact" in done.err) is not redact
     assert stat.S_IMODE(out.stat().st_mode) == 0o600
     top = unpack(out, tmp_path / "there")
     found = listing(top)
@@ -320,15 +325,15 @@ def test_a_bundle_is_a_store(tmp_path: Path, redact: bool) -> None:
     assert (len(stored.samples()), len(stored.waits())) == (70, 1)
     assert stored.notes == []
     shown = run("incidents", ids[0], "--dest", top)
-    assert shown.returncode == 0, shown.stderr
-    assert "A metadata lock" in shown.stdout
+    assert shown.code == 0, shown.err
+    assert "A metadata lock" in shown.out
     report = tmp_path / "report.html"
     made = run("report", top / layout.INCIDENTS / ids[0], "-o", report)
-    assert made.returncode == 3, "the example is partial"
+    assert made.code == 3, "the example is partial"
     assert report.stat().st_size > 10_000
     one = Path(layout.INCIDENTS) / ids[0] / "captures" / "0001.jsonl.zst"
     before, after = (
-        msgspec.json.decode(run("analyze", where / one, "--json").stdout)
+        msgspec.json.decode(run("analyze", where / one, "--json").out)
         for where in (tmp_path / "store", top)
     )
     assert before["findings"]
@@ -368,7 +373,7 @@ def test_one_name_for_one_thing(tmp_path: Path) -> None:
     assert line == "1 Query user-1 schema-1 Waiting for table metadata lock"
 
 
-def test_usage(tmp_path: Path) -> None:
+def test_usage(run: Run, tmp_path: Path) -> None:
     example(tmp_path / "store", 1)
     dest = ("--dest", tmp_path / "store")
     name = incident(1).id
@@ -381,28 +386,26 @@ def test_usage(tmp_path: Path) -> None:
         (("export", name, "--json"), "export takes IDs"),
     ):
         done = run("incidents", *argv, *dest)
-        assert done.returncode == 2, argv
-        assert said in done.stderr
-        assert len(done.stderr.splitlines()) == 1
+        assert done.code == 2, argv
+        assert said in done.err
+        assert len(done.err.splitlines()) == 1
     assert not out.exists()
     out.write_text("mine")
     done = run("incidents", "export", name, "--redact", "--out", out, *dest)
-    assert done.returncode == 1
-    assert "--force" in done.stderr
+    assert done.code == 1
+    assert "--force" in done.err
     assert out.read_text() == "mine"
-    assert (
-        run("incidents", "export", name, "--redact", "--out", out, "--force", *dest).returncode == 0
-    )
+    assert run("incidents", "export", name, "--redact", "--out", out, "--force", *dest).code == 0
 
 
-def test_a_capture_that_cannot_be_read_is_left_out_and_said(tmp_path: Path) -> None:
+def test_a_capture_that_cannot_be_read_is_left_out_and_said(run: Run, tmp_path: Path) -> None:
     store = example(tmp_path / "store", 1)
     name = incident(1).id
     (store.incidents / name / "captures/0001.jsonl.zst").write_bytes(b"no capture of Sekret1")
     out = tmp_path / "out.tar.gz"
     done = run("incidents", "export", name, "--redact", "--out", out, "--dest", store.dest)
-    assert done.returncode == 3
-    assert "0001.jsonl.zst" in done.stderr
+    assert done.code == 3
+    assert "0001.jsonl.zst" in done.err
     assert not any(b"Sekret1" in data for data in contents(out).values())
     assert sum("captures/0" in file for file in contents(out)) == 2
 
@@ -432,7 +435,7 @@ def test_what_says_what_happened_stays(text: str) -> None:
 
 
 def test_any_text_is_taken() -> None:
-    rng = random.Random(seed := random.randrange(1 << 32))
+    rng = random.Random(1)
     names = Names()
     for _ in range(300):
         text = "".join(
@@ -441,7 +444,7 @@ def test_any_text_is_taken() -> None:
         names.text(text)
         names.code(text)
     long = "a" * 200_000 + ":" * 50_000 + "1." * 50_000
-    assert len(Names().text(long)) < 400_000, f"seed {seed}"
+    assert len(Names().text(long)) < 400_000
 
 
 def test_the_file_is_removed_where_it_cannot_be_written(tmp_path: Path) -> None:

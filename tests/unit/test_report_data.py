@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import stat
 from pathlib import Path
 from typing import Any
@@ -24,21 +23,10 @@ from stallscope.reporters.html import assets, histograms, timeline, waitgraph
 from stallscope.reporters.html.pack import Entry, shown
 from stallscope.reporters.html.page import Builder, embedded
 from tests.unit.captures import stack
-from tests.unit.reports import busy, rendered, samples, saved, store_incident, waits_line
+from tests.unit.reports import busy, rendered, samples, saved, store_incident, value, waits_line
 from tests.unit.threadlines import FSYNC, IDLE, MUTEX, RUNNING, line, sample
 
-pytestmark = pytest.mark.slow
-
 CATALOG = catalog.load([])
-
-
-def value(page: bytes) -> dict[str, Any]:
-    """Return the value in a page."""
-    found = re.search(rb'<script type="application/json" id="data">(.*?)</script>', page, re.S)
-    assert found is not None
-    data = json.loads(found[1])
-    assert isinstance(data, dict)
-    return data
 
 
 def run(*words: str | Path) -> int:
@@ -67,10 +55,6 @@ def test_every_thread_is_in_it() -> None:
 
 @needs_web
 def test_equal_captures_cost_little() -> None:
-    from stallscope.reporters.html import assets
-    from stallscope.reporters.html.pack import Entry
-    from stallscope.reporters.html.page import Builder
-
     sizes = []
     for count in (1, 21):
         builder = Builder()

@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
@@ -18,12 +17,12 @@ from stallscope.reporters.html import assets, pack
 from stallscope.reporters.html.pack import Entry
 from stallscope.reporters.html.page import Builder
 from tests.unit.reportpages import Opener, boxes, report, says, texts
-from tests.unit.reports import START_NS, burst, busy, saved, store_incident
+from tests.unit.reports import START_NS, burst, busy, saved, store_incident, value
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
 
-pytestmark = [pytest.mark.needs("chromium", "web"), pytest.mark.slow]
+pytestmark = [pytest.mark.needs("chromium", "web"), pytest.mark.large]
 
 RAN = "ut_delay, mutex_spin_wait, row_search_mvcc, handle_one_connection"
 MUTEX = "#flame-chart g.frame[name=pthread_mutex_lock]"
@@ -148,7 +147,9 @@ def test_keys_move_in_time_and_the_tooltip_follows(page_of_a_burst: Path, opened
         assert page.locator("#flame-time").is_checked()
         page.locator("#flame-chart").focus()
         assert page.locator("#tip").is_hidden()
+        whole = boxes(page)
         page.keyboard.press("ArrowDown")
+        page.keyboard.press("ArrowRight")
         name = page.locator("#flame-chart g.focused").get_attribute("name")
         assert tip(page).startswith(f"{name}\n")
         assert page.locator("#flame-details").inner_text().startswith(f"{name}: ")
@@ -156,6 +157,7 @@ def test_keys_move_in_time_and_the_tooltip_follows(page_of_a_burst: Path, opened
         assert boxes(page)[str(name)] == boxes(page)["all threads"]
         page.keyboard.press("Escape")
         assert page.locator("#tip").is_hidden()
+        assert boxes(page) == whole
 
 
 def test_the_tooltip_is_at_the_pointer(page_of_a_burst: Path, opened: Opener) -> None:
@@ -188,12 +190,6 @@ def test_on_paper_over_time_has_its_axis_and_table(
     for wanted in ("20.00 s", "Each column is one capture", "9 of 9 columns", "pthread_mutex_lock"):
         assert wanted in text, wanted
     assert text.count("\f") <= 4
-
-
-def value(page: bytes) -> Any:
-    found = re.search(rb'<script type="application/json" id="data">(.*?)</script>', page, re.S)
-    assert found is not None
-    return json.loads(found[1])
 
 
 def built(*captures: Capture) -> bytes:

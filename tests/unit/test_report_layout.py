@@ -20,6 +20,7 @@ from tests.unit.reports import (
     START_NS,
     burst,
     busy,
+    locked,
     saved,
     store_incident,
     waits_line,
@@ -28,7 +29,7 @@ from tests.unit.reports import (
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-pytestmark = [pytest.mark.needs("chromium", "web"), pytest.mark.slow]
+pytestmark = [pytest.mark.needs("chromium", "web"), pytest.mark.large]
 
 CASES = Path(__file__).resolve().parents[2] / "docs" / "cases"
 TABBABLE = (
@@ -302,10 +303,8 @@ def test_all_that_acts_is_reached_by_tab_with_a_visible_focus(
 
 
 @pytest.mark.needs("pdftotext")
-@pytest.mark.parametrize("case", ["one", "three"])
-def test_a_real_burst_is_four_pages_on_paper(case: str, tmp_path: Path, opened: Opener) -> None:
-    words = [CASES / "deadlock-check.jsonl.zst"] * (1 if case == "one" else 3)
-    with opened(report(tmp_path, *words)) as page:
+def test_real_bursts_are_four_pages_on_paper(tmp_path: Path, opened: Opener) -> None:
+    with opened(report(tmp_path, *[CASES / "deadlock-check.jsonl.zst"] * 3)) as page:
         page.pdf(path=tmp_path / "report.pdf", format="A4")
         assert page.locator("#thread-table tbody tr").count() == 190, "all are back"
     done = subprocess.run(
@@ -319,15 +318,20 @@ def test_a_real_burst_is_four_pages_on_paper(case: str, tmp_path: Path, opened: 
 
 @pytest.mark.needs("axe")
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing_in_a_comparison_and_over_time(
-    scheme: str, comparison: Path, tmp_path: Path, browser: Browser
-) -> None:
+def test_axe_finds_nothing(scheme: str, comparison: Path, tmp_path: Path, browser: Browser) -> None:
+    """The page's policy lets no other script run: axe runs where it is switched off."""
     from tests.support.browser import READY, axe_finds_nothing
 
-    other = tmp_path / "other"
-    other.mkdir()
     running = burst(busy(), busy(), ran="ut_delay, mutex_spin_wait")
-    pages = (comparison, report(other, saved(running, other / "burst.jsonl.zst")))
+    others = [tmp_path / name for name in ("burst", "locked", "incident")]
+    for other in others:
+        other.mkdir()
+    pages = (
+        comparison,
+        report(others[0], saved(running, others[0] / "burst.jsonl.zst")),
+        report(others[1], saved(locked(), others[1] / "row.jsonl.zst")),
+        incident_of(others[2], 2, 10**9),
+    )
     for path in pages:
         context = browser.new_context(bypass_csp=True, color_scheme=scheme)  # type: ignore[arg-type]
         try:
@@ -335,6 +339,6 @@ def test_axe_finds_nothing_in_a_comparison_and_over_time(
             page.goto(f"{path.as_uri()}#flame=time")
             page.wait_for_selector(READY)
             page.evaluate("document.querySelectorAll('details').forEach(d => { d.open = true; })")
-            axe_finds_nothing(page, AXE.read_text())
+            assert axe_finds_nothing(page, AXE.read_text())
         finally:
             context.close()

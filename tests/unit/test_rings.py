@@ -5,10 +5,7 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import subprocess
-import tempfile
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,9 +13,7 @@ import pytest
 from stallscope.collectors import probe, rings
 from stallscope.model.rings import Found, Ring, RingError, loads
 from stallscope.model.waitkinds import SOURCE_LOST, THRESHOLDS
-from tests.support.ringimages import COMMANDS, COMMANDS_AT, SIZE, made
-
-__all__: list[str] = []
+from tests.support.ringimages import COMMANDS, COMMANDS_AT, made
 
 pytestmark = pytest.mark.needs("probe")
 
@@ -70,113 +65,32 @@ def test_the_switch_and_the_thresholds_change_nothing_else(tmp_path: Path) -> No
     assert path.read_bytes() == before
 
 
-@pytest.mark.parametrize("kind", THRESHOLDS)
-def test_each_threshold_has_its_place(tmp_path: Path, kind: str) -> None:
+def test_each_threshold_has_its_place(tmp_path: Path) -> None:
     path = made(tmp_path / "r.ring")
-    rings.set_thresholds(path, [f"{kind}=7"])
-    assert rings.read(path).thresholds_ms == {**dict.fromkeys(THRESHOLDS, 100.0), kind: 7.0}
+    wanted = {kind: float(number) for number, kind in enumerate(THRESHOLDS, 1)}
+    rings.set_thresholds(path, [f"{kind}={value:g}" for kind, value in wanted.items()])
+    assert rings.read(path).thresholds_ms == wanted
 
 
-@pytest.mark.parametrize(
-    ("damage", "said"),
-    [
-        (lambda data: b"", "not a ring"),
-        (lambda data: data[:600], "not a ring"),
-        (lambda data: b"\x7fELF" + data[4:], "not a ring"),
-        (lambda data: data[:8] + b"\x09" + data[9:], "version 9"),
-        (lambda data: data + b"x", "longer than it says"),
-        (lambda data: data[:-1], "it was cut"),
-    ],
-)
-def test_a_file_that_is_no_ring_is_reported(
-    tmp_path: Path, damage: Callable[[bytes], bytes], said: str
-) -> None:
+def test_a_file_that_is_no_ring_is_reported(tmp_path: Path) -> None:
     path = made(tmp_path / "r.ring")
-    path.write_bytes(damage(path.read_bytes()))
+    path.write_bytes(path.read_bytes()[:-1])
     before = path.read_bytes()
     for act in (
         rings.read,
         lambda path: rings.switch(path, on=False),
         lambda path: rings.set_thresholds(path, ["5"]),
     ):
-        with pytest.raises(RingError, match=said) as error:
+        with pytest.raises(RingError, match="it was cut") as error:
             act(path)
         assert str(path) in str(error.value)
         assert path.read_bytes() == before
-
-
-def test_more_slots_than_the_file_holds(tmp_path: Path) -> None:
-    with pytest.raises(RingError, match="do not fit"):
-        rings.read(made(tmp_path / "r.ring", slots=16384))
-
-
-def test_links_and_pipes_are_not_opened(tmp_path: Path) -> None:
-    (tmp_path / "link.ring").symlink_to(made(tmp_path / "r.ring"))
-    with pytest.raises(RingError, match="symbolic link"):
-        rings.switch(tmp_path / "link.ring", on=False)
-    os.mkfifo(tmp_path / "pipe.ring")
-    with pytest.raises(RingError, match="not a regular file"):
-        rings.read(tmp_path / "pipe.ring")
-    with pytest.raises(RingError, match="No such file"):
-        rings.read(tmp_path / "nothing.ring")
-
-
-def test_any_bytes_are_a_ring_or_an_error(tmp_path: Path) -> None:
-    seed = random.randrange(1 << 32)
-    print(f"seed {seed}")
-    chance = random.Random(seed)
-    good = made(tmp_path / "r.ring").read_bytes()
-    paths = [tmp_path / f"{number}.ring" for number in range(300)]
-    for path in paths:
-        data = bytearray(good)
-        for _ in range(chance.randrange(1, 6)):
-            data[chance.randrange(8, SIZE)] = chance.randrange(256)
-        path.write_bytes(data)
-    found = rings.look(paths)
-    assert [one.path for one in found] == paths
-    assert all((one.ring is None) == (one.error is not None) for one in found)
-    read = [one.ring for one in found if one.ring is not None]
-    assert read, "some damage is harmless"
-    assert all(ring.threads <= ring.slots for ring in read)
 
 
 @pytest.mark.parametrize("data", [b"nonsense", b"[]", b'{"life": "alive"}', b'{"path": "\xff"}'])
 def test_a_probe_that_says_something_else(data: bytes) -> None:
     with pytest.raises(RingError, match="not understood"):
         loads(data)
-
-
-@pytest.fixture
-def public() -> Iterator[Path]:
-    """Return a folder that all users may look into."""
-    with tempfile.TemporaryDirectory(prefix="stallscope-public-", dir="/var/tmp") as folder:
-        Path(folder).chmod(0o755)
-        yield Path(folder)
-
-
-@pytest.mark.needs("root")
-def test_root_writes_to_the_ring_of_another_user(tmp_path: Path) -> None:
-    path = made(tmp_path / "r.ring")
-    os.chown(path, 54321, 54321)
-    rings.switch(path, on=False)
-    ring = rings.read(path)
-    assert (ring.enabled, ring.owner) == (False, 54321)
-
-
-@pytest.mark.needs("root")
-def test_what_may_only_be_read_is_not_written(public: Path) -> None:
-    path = made(public / "r.ring")
-    path.chmod(0o444)
-    argv = ["setpriv", "--reuid=54321", "--clear-groups", "--bounding-set=-all", str(probe.find())]
-    done = subprocess.run(
-        [*argv, "rings", "--ring", str(path), "--recording", "off"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "cannot write to the ring" in done.stderr
-    assert rings.read(path).enabled
 
 
 @pytest.mark.parametrize(

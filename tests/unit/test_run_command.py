@@ -227,29 +227,6 @@ def test_rights_that_switch_the_preload_off(
         preload.check_program(program)
 
 
-def test_the_loader_does_what_the_check_says(
-    tmp_path: Path, require: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A loader that ignores LD_PRELOAD says nothing of a library that is not there."""
-    require("root")
-    program = Path(shutil.copy("/bin/cat", tmp_path / "server"))
-    if os.statvfs(program).f_flag & os.ST_NOSUID:
-        pytest.skip(f"root: {tmp_path} is mounted nosuid")
-    monkeypatch.setenv("LD_PRELOAD", "/nowhere/libnothing.so")
-
-    def says() -> bytes:
-        done = subprocess.run([program, "/dev/null"], capture_output=True, check=True)
-        return done.stderr
-
-    assert b"cannot be preloaded" in says()
-    preload.check_program(program)
-    os.chown(program, UNPRIVILEGED, 0)
-    program.chmod(0o4755)
-    assert says() == b""
-    with pytest.raises(StallscopeError, match="set-user-ID"):
-        preload.check_program(program)
-
-
 @pytest.mark.parametrize(
     ("args", "code", "said"),
     [

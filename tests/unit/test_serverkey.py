@@ -131,7 +131,7 @@ def test_a_lock_ends_with_its_process(tmp_path: Path) -> None:
     key = "var_lib_mysql-01234567"
     state = ServerState.open(tmp_path, key)
     child = subprocess.Popen(
-        [sys.executable, "-P", "-c", HOLD, str(tmp_path), key, AGENT_LOCK],
+        [sys.executable, "-c", HOLD, str(tmp_path), key, AGENT_LOCK],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )

@@ -147,6 +147,10 @@ def test_naming_leaves_the_capture_as_it_was_written(tmp_path: Path) -> None:
     assert (judged.error, judged.sessions, judged.notes) == (None, None, SESSIONS.notes)
     assert (path.read_bytes(), path.stat().st_ino, path.stat().st_mtime_ns) == before
     assert connections(capturefile.read(path)) == EXPECTED
+    unknown = Sessions(sessions=SESSIONS.sessions, pid=100, reason="no answer since 1.0 s")
+    judged, _ = name_capture(VerdictRequest(str(path), unknown), catalog.load([]))
+    assert (judged.error, judged.sessions) == (None, "no answer since 1.0 s")
+    assert connections(capturefile.read(path)) == {}
 
 
 def test_a_verdict_does_not_need_the_file(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from stallscope.analyzers import catalog, engine
 from tests.unit import signature_scenes as of
-from tests.unit.scenes import IDLE_SESSION, Scenery
+from tests.unit.scenes import IDLE_SESSION, Scenery, blocker_of
 
 MANY = 40
 LEADER = f"call_after_sync_hook, MYSQL_BIN_LOG::ordered_commit, {of.SQL}"
@@ -111,5 +111,4 @@ def test_the_root_comes_first(chain: Chain, signatures: catalog.Catalog) -> None
     if chain.names[0] == "semisync-wait":  # who holds it is on another host
         assert verdict.blocker is None
     else:
-        assert verdict.blocker is not None
-        assert verdict.blocker.tid == 6 + len(chain.between)
+        assert blocker_of(verdict).tid == 6 + len(chain.between)

@@ -14,7 +14,7 @@ from contextlib import closing
 import pytest
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stallscope.collectors.sql import protocol
@@ -193,6 +193,7 @@ def test_the_next_plugin_of_an_account_is_used() -> None:
     _matches("refuses 'me' at .* Access denied", error)
 
 
+@settings(max_examples=30)
 @given(st.binary(max_size=200), st.binary(max_size=60))
 def test_any_bytes_are_one_line(packet: bytes, challenge: bytes) -> None:
     def script(server: Server) -> None:

@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import base64
-import os
-import random
 import struct
 from pathlib import Path
 
@@ -17,10 +15,9 @@ from hypothesis import strategies as st
 from stallscope.base.errors import UsageError
 from stallscope.collectors.sql import mylogin
 from stallscope.collectors.sql.optionfiles import Sources, read
+from tests.support.chance import SEED
 
 pytestmark = pytest.mark.usefixtures("private_umask")
-
-SEED = int(os.environ.get("STALLSCOPE_SEED", random.SystemRandom().randrange(1 << 32)))
 
 
 TEXT = b'[client]\nuser = "monitor"\npassword = "p#w\\"d"\n[remote]\nhost = db1\nport = 3307\n'
@@ -108,7 +105,6 @@ def test_any_bytes_are_decrypted_or_refused(data: bytes) -> None:
 @settings(max_examples=100)
 @given(st.binary(min_size=20, max_size=20), st.binary(max_size=200), st.integers(0, 1 << 16))
 def test_one_flipped_bit(key: bytes, text: bytes, at: int) -> None:
-    print(f"STALLSCOPE_SEED={SEED}")
     whole = encrypt(text, key)
     assert mylogin.decrypt(whole) == text
     torn = bytearray(whole)

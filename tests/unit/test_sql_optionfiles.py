@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import random
 import subprocess
 from pathlib import Path
 
@@ -15,11 +14,11 @@ from hypothesis import strategies as st
 from stallscope.base.errors import UsageError
 from stallscope.collectors.sql import optionfiles, optionlines
 from stallscope.collectors.sql.optionfiles import GROUPS, Sources, read
+from tests.support.chance import SEED
 from tests.support.servers import PATIENCE, program
 
 pytestmark = pytest.mark.usefixtures("private_umask")
 
-SEED = int(os.environ.get("STALLSCOPE_SEED", random.SystemRandom().randrange(1 << 32)))
 EMPTY_ENVIRONMENT = {"HOME": "/nonexistent"}
 FIRST = "would have been started with the following arguments:"
 
@@ -283,12 +282,11 @@ def usable(line: str) -> bool:
 @seed(SEED)
 @settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(st.lists(st.lists(lines.filter(usable), max_size=12), min_size=10, max_size=40))
-@pytest.mark.slow
+@pytest.mark.large
 def test_generated_as_the_clients(
     tmp_path_factory: pytest.TempPathFactory, files: list[list[str]]
 ) -> None:
     """Each file stands by itself, and one includes them all: one run of the client."""
-    print(f"STALLSCOPE_SEED={SEED}")
     folder = tmp_path_factory.mktemp("generated", numbered=True)
     here = os.getcwd()
     os.chdir(folder)

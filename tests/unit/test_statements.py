@@ -232,45 +232,16 @@ def statements(draw: st.DrawFn) -> tuple[str, str]:
     return both[0], both[1]
 
 
-@given(statements())
-def test_no_literal_is_ever_shown(pair: tuple[str, str]) -> None:
+@given(statements(), st.integers(0, 200), st.booleans())
+def test_no_literal_is_ever_shown(pair: tuple[str, str], end: int, ansi: bool) -> None:
+    """Nor of a statement that is cut off, nor when the mode is another."""
     first, second = (normalize(sql) for sql in pair)
     assert MARK not in first.text
     assert MARK not in second.text
     readable = [s for s in (first, second) if not s.text.startswith(UNREADABLE)]
     assert len({s.digest for s in readable}) <= 1
-
-
-@given(statements(), st.integers(0, 200))
-def test_nor_of_a_statement_that_is_cut_off(pair: tuple[str, str], end: int) -> None:
     assert MARK[:4] not in normalize(pair[0][:end]).text
-
-
-@given(statements(), st.booleans())
-def test_nor_when_the_mode_is_another(pair: tuple[str, str], ansi: bool) -> None:
-    found = normalize(pair[0], no_backslash_escapes=True, ansi_quotes=ansi).text
-    assert MARK not in found
-
-
-RAW = st.builds(
-    lambda quote, parts: quote + "".join(parts).replace(quote, quote * 2) + quote,
-    st.sampled_from("'\""),
-    st.lists(
-        st.sampled_from(["\\", "\\", "'", '"', " ", ",", "= ", "(", ")", "a", "-- ", "/*", MARK]),
-        max_size=8,
-    ),
-)
-
-
-@given(st.sampled_from(TEMPLATES[:5]), st.lists(RAW, min_size=5, max_size=5), st.integers(0, 300))
-def test_nor_when_the_session_has_another_mode(
-    template: str, literals: list[str], end: int
-) -> None:
-    """Of a session under NO_BACKSLASH_ESCAPES, which the asking session does not know of."""
-    filled = template.replace("{}AND", "AND").replace("{}VALUES", "VALUES").replace("{}b", "b")
-    sql = filled.replace("t{} ", "t ").replace("a{} ", "a ").format(*literals)
-    assert MARK not in normalize(sql).text
-    assert MARK[:4] not in normalize(sql[:end]).text
+    assert MARK not in normalize(pair[0], no_backslash_escapes=True, ansi_quotes=ansi).text
 
 
 class Mode(NamedTuple):

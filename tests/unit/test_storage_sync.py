@@ -10,6 +10,7 @@ import random
 import socket
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,15 @@ from stallscope.analyzers.durability import ClassUse, Durability, Measured, Sett
 from stallscope.analyzers.syncfit import SyncSums
 from stallscope.base.errors import StallscopeError
 from stallscope.collectors import cputimes, ownthreads, syncprobe
+from stallscope.collectors.sql import commitclients
 from stallscope.collectors.sql.commitclients import PauseCost, PauseMeter
 from stallscope.commands import storage_sync
 from stallscope.main import main
 from stallscope.model.storage import FileSums
 from stallscope.reporters import storagesync
+from tests.support.servers.waiting import wait_until
+
+pytestmark = pytest.mark.large
 
 MS = 1e6
 
@@ -352,19 +357,30 @@ def test_pauses_make_nothing_faster() -> None:
     assert PauseCost(50.0, 10.0, of_server=True, share=0.25).factor == 2
 
 
-def test_a_meter_sees_what_a_pause_costs() -> None:
+class Clock:
+    """In place of the module ``time``: only pauses and statements take any."""
+
+    now = 100.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def test_a_meter_sees_what_a_pause_costs(monkeypatch: pytest.MonkeyPatch) -> None:
     """The statement takes ten times as long 4 ms or more after the one before."""
+    clock = Clock()
+    monkeypatch.setattr(commitclients, "time", clock)
 
     class Session:
         ended = 0.0
 
         def several(self, _: str, count: int) -> None:
             for _number in range(count):
-                begun = time.perf_counter()
-                until = begun + (0.002 if begun - self.ended > 0.004 else 0.0002)
-                while time.perf_counter() < until:
-                    pass
-                self.ended = time.perf_counter()
+                clock.sleep(0.002 if clock.now - self.ended > 0.004 else 0.0002)
+                self.ended = clock.now
 
     meter = PauseMeter(os.getpid(), None)
     assert meter.cost() is None
@@ -374,8 +390,9 @@ def test_a_meter_sees_what_a_pause_costs() -> None:
     cost = meter.cost()
     assert cost is not None
     assert not cost.of_server
-    assert 3 < cost.factor < 12
-    assert 0.3 < cost.share <= 1
+    assert cost.after_pause_us == pytest.approx(2000)
+    assert cost.at_once_us == pytest.approx(200)
+    assert cost.share == pytest.approx(1)
 
 
 def test_a_server_at_full_speed_does_nothing_cold() -> None:
@@ -430,13 +447,11 @@ def test_the_thread_that_reads_a_socket_is_found() -> None:
         reader = threading.Thread(target=theirs.recv, args=(1,))
         reader.start()
         inode = os.fstat(theirs.fileno()).st_ino
-        deadline = time.monotonic() + 30
-        while (found := ownthreads.reading_thread(os.getpid(), inode)) is None:
-            assert time.monotonic() < deadline
-        assert found == reader.native_id
+        read = partial(ownthreads.reading_thread, os.getpid(), inode)
+        assert wait_until(read, "it reads") == reader.native_id
         ours.send(b"x")
         reader.join()
-        assert ownthreads.reading_thread(os.getpid(), inode) is None
+        assert read() is None
 
 
 def a_file(**changes: object) -> FileSums:

@@ -3,29 +3,25 @@
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from stallscope.base import atomicfile
-from stallscope.base.errors import StallscopeError
 from stallscope.store import Store
-from stallscope.store.appended import Appended
+from tests.support.chance import SEED
 from tests.unit.disks import Image, Recorder
 from tests.unit.storelife import Said, check, fill, incident, life, memory_folder
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.large
 
 
-def _recorded(root: Path, seed: int) -> tuple[Recorder, list[Said]]:
+def _recorded(root: Path) -> tuple[Recorder, list[Said]]:
     """Record the life of an agent."""
     root.mkdir()
     said: list[Said] = []
-    recorder = Recorder(root, random.Random(seed), lambda: len(said))
+    recorder = Recorder(root, random.Random(SEED), lambda: len(said))
     with recorder.recording():
         life(root / "store", 0, said.append)
     recorder.assert_nothing_was_missed()
@@ -62,43 +58,9 @@ def _live_on(dest: Path, said: list[Said]) -> None:
 
 
 def test_power_fails_at_any_instant() -> None:
-    seed = random.randrange(1 << 32)
-    print(f"seed {seed}")
     with memory_folder() as folder:
-        recorder, said = _recorded(folder / "real", seed)
+        recorder, said = _recorded(folder / "real")
         assert recorder.synced > 100
         images = _check_images(recorder, said, folder)
     print(f"{len(recorder.instants)} instants, {images} images")
     assert images > len(recorder.instants)
-
-
-def _without_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(atomicfile, "sync_folder", lambda folder: None)
-
-
-def _without_contents(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = atomicfile._write_aside
-    monkeypatch.setattr(
-        atomicfile,
-        "_write_aside",
-        lambda aside, chunks, mode, sync: real(aside, chunks, mode, False),
-    )
-
-
-def _without_tails(monkeypatch: pytest.MonkeyPatch) -> None:
-    def write(file: Appended, data: bytes) -> None:
-        os.write(file._descriptor, data)
-
-    monkeypatch.setattr(Appended, "_write", write)
-
-
-@pytest.mark.parametrize("mistake", [_without_names, _without_contents, _without_tails])
-def test_a_writer_that_does_not_sync_is_found_out(
-    monkeypatch: pytest.MonkeyPatch, mistake: Callable[[pytest.MonkeyPatch], None]
-) -> None:
-    """The test above can fail: each of the syncs is needed."""
-    mistake(monkeypatch)
-    with memory_folder() as folder:
-        recorder, said = _recorded(folder / "real", 1)
-        with pytest.raises((AssertionError, StallscopeError)):
-            _check_images(recorder, said, folder)

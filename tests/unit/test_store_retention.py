@@ -56,16 +56,12 @@ def test_the_newest_is_always_kept() -> None:
     for keep in (Retention(days=0.001), Retention(count=1), Retention(bytes=1)):
         assert numbers(expired(incidents, keep, at(START_NS + 900 * DAY_NS))) == [1]
     assert expired([], Retention(), at(START_NS)) == []
+    assert expired(incidents, Retention(), at(START_NS - 900 * DAY_NS)) == [], "it was set back"
 
 
 def test_one_that_goes_on_is_kept_and_counts() -> None:
     incidents = [summary(1, going_on=True), summary(2), summary(3)]
     assert numbers(expired(incidents, Retention(days=None, count=2), at(START_NS))) == [2]
-
-
-def test_a_clock_that_was_set_back_removes_nothing() -> None:
-    incidents = [summary(number) for number in (1, 2)]
-    assert expired(incidents, Retention(), at(START_NS - 900 * DAY_NS)) == []
 
 
 def filled(dest: Path, count: int) -> Store:
@@ -111,32 +107,29 @@ def test_incidents_go_and_nothing_else(tmp_path: Path) -> None:
     assert incident(1).id not in names(store)
 
 
-@pytest.mark.parametrize("name", ["NOTES", "captures/core.1", "texts/a.sql", "captures/x/y"])
+LINKS = ("captures/0009.jsonl.zst", "texts/a.txt", "waits.jsonl.zst")
+"""Names of our own: what is there in their place is a link."""
+
+
+@pytest.mark.parametrize(
+    "name", ["NOTES", "captures/core.1", "texts/a.sql", "captures/x/y", *LINKS]
+)
 def test_an_incident_with_a_file_of_the_user_is_kept(tmp_path: Path, name: str) -> None:
-    store = filled(tmp_path, 2)
+    store = filled(tmp_path / "store", 2)
     first = store.incidents / incident(1).id
     own = sorted(str(path) for path in first.rglob("*"))
     path = first / name
     path.parent.mkdir(exist_ok=True)
+    if name in LINKS:
+        path.unlink(missing_ok=True)
+        path.symlink_to(tmp_path / "precious")
     path.write_text("precious")
     done = store.prune(Retention(days=None, count=1))
     assert done.removed == []
     assert name.split("/")[0] in done.notes[0].message
     assert path.read_text() == "precious"
+    assert path.is_symlink() == (name in LINKS)
     assert set(own) <= {str(path) for path in first.rglob("*")}
-
-
-@pytest.mark.parametrize("name", ["captures/0009.jsonl.zst", "texts/a.txt", "waits.jsonl.zst"])
-def test_links_are_not_followed(tmp_path: Path, name: str) -> None:
-    store = filled(tmp_path / "store", 2)
-    precious = tmp_path / "precious"
-    precious.write_text("precious")
-    link = store.incidents / incident(1).id / name
-    link.unlink(missing_ok=True)
-    link.symlink_to(precious)
-    assert store.prune(Retention(days=None, count=1)).removed == []
-    assert precious.read_text() == "precious"
-    assert link.is_symlink()
 
 
 def test_one_that_another_agent_writes_is_kept(tmp_path: Path) -> None:
@@ -150,7 +143,7 @@ def test_one_that_another_agent_writes_is_kept(tmp_path: Path) -> None:
     assert store.prune(Retention(days=None, count=1)).removed == [incident(1).id]
 
 
-@pytest.mark.parametrize("stop_after", range(8))
+@pytest.mark.parametrize("stop_after", [0, 1, 4, 7])
 def test_an_interrupted_removal_is_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop_after: int
 ) -> None:

@@ -6,7 +6,9 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
+from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -72,7 +74,13 @@ def _imports(tree: ast.Module) -> Iterator[str]:
 
 
 MODULES = _modules()
-TREES = {name: ast.parse(path.read_bytes()) for name, path in MODULES.items()}
+
+
+@cache
+def imports() -> dict[str, list[str]]:
+    return {
+        name: sorted(set(_imports(ast.parse(path.read_bytes())))) for name, path in MODULES.items()
+    }
 
 
 def _module(name: str) -> str | None:
@@ -89,41 +97,23 @@ def _folder(name: str) -> str:
     return package.removeprefix("stallscope").lstrip(".") or "main"
 
 
-FILES = {
-    name: {found for used in _imports(tree) if (found := _module(used)) and found != name}
-    for name, tree in TREES.items()
-}
+@cache
+def files() -> dict[str, set[str]]:
+    return {
+        name: {found for used in imported if (found := _module(used)) and found != name}
+        for name, imported in imports().items()
+    }
 
 
-def _of_folders() -> dict[str, dict[str, set[str]]]:
+@cache
+def folders() -> dict[str, dict[str, set[str]]]:
     """Return for each folder the folders that it imports, with the files that do."""
     graph: dict[str, dict[str, set[str]]] = {_folder(name): {} for name in MODULES}
-    for name, used in FILES.items():
+    for name, used in files().items():
         for other in used:
             if _folder(other) != _folder(name):
                 graph[_folder(name)].setdefault(_folder(other), set()).add(name)
     return graph
-
-
-FOLDERS = _of_folders()
-
-
-def _circle(graph: Mapping[str, Iterable[str]]) -> list[str]:
-    """Return one circle of a graph; empty where there is none."""
-    done: set[str] = set()
-
-    def follow(node: str, way: list[str]) -> list[str]:
-        if node in way:
-            return [*way[way.index(node) :], node]
-        if node in done:
-            return []
-        for other in sorted(graph.get(node, ())):
-            if found := follow(other, [*way, node]):
-                return found
-        done.add(node)
-        return []
-
-    return next((found for node in sorted(graph) if (found := follow(node, []))), [])
 
 
 def _declared() -> dict[str, set[str]]:
@@ -140,34 +130,29 @@ def _declared() -> dict[str, set[str]]:
     }
 
 
-def test_a_circle_is_found() -> None:
-    assert _circle({"a": ["b"], "b": ["c", "d"], "c": [], "d": ["b"]}) == ["b", "d", "b"]
-    assert _circle({"a": ["b", "c"], "b": ["c"], "c": []}) == []
-
-
 def test_files_import_each_other_in_no_circle() -> None:
-    assert len(FILES) > 150
-    assert _circle(FILES) == []
+    assert len(files()) > 150
+    TopologicalSorter(files()).prepare()
 
 
 def test_folders_import_each_other_in_no_circle() -> None:
-    assert {"main", "commands", "analyzers.importers", "collectors.sql"} <= set(FOLDERS)
-    assert _circle(FOLDERS) == []
+    assert {"main", "commands", "analyzers.importers", "collectors.sql"} <= set(folders())
+    TopologicalSorter(folders()).prepare()
 
 
 def test_each_folder_imports_what_the_design_says() -> None:
     declared = _declared()
-    assert set(declared) == set(FOLDERS)
-    assert _circle(declared) == []
+    assert set(declared) == set(folders())
+    TopologicalSorter(declared).prepare()
     beyond = {
         f"{folder} -> {other}": sorted(files)
-        for folder, used in FOLDERS.items()
+        for folder, used in folders().items()
         for other, files in used.items()
         if other not in declared[folder]
     }
     assert beyond == {}
     del declared["commands"]  # all of them, also one that none of its files needs today
-    unused = {folder: used - set(FOLDERS[folder]) for folder, used in declared.items()}
+    unused = {folder: used - set(folders()[folder]) for folder, used in declared.items()}
     assert {folder: used for folder, used in unused.items() if used} == {}
 
 
@@ -175,9 +160,9 @@ def test_analyzers_and_incidents_are_pure() -> None:
     """No process, no network, no clock: the same file gives the same analysis, anywhere."""
     found = {
         name: used
-        for name, tree in TREES.items()
+        for name, names in imports().items()
         if f"{name}.".startswith(PURE)
-        and (used := NOT_PURE & {imported.partition(".")[0] for imported in _imports(tree)})
+        and (used := NOT_PURE & {imported.partition(".")[0] for imported in names})
     }
     assert found == {}
 
@@ -187,12 +172,21 @@ def test_the_packages_of_extras_are_imported_in_one_place(package: str) -> None:
     assert set(OF_EXTRAS) == set(extras.EXTRAS.values())
     users = {
         name
-        for name, tree in TREES.items()
-        if package in {imported.partition(".")[0] for imported in _imports(tree)}
+        for name, names in imports().items()
+        if package in {imported.partition(".")[0] for imported in names}
     }
     assert bool(users - {"stallscope.base.extras"}) == bool(OF_EXTRAS[package])
     for name in users - {"stallscope.base.extras"}:
         assert name.startswith(OF_EXTRAS[package])
+
+
+def test_draws_at_random_have_the_seed_of_all_tests() -> None:
+    drawn = re.compile(r"\brandom\.(?!Random\b)\w+\(|\bSystemRandom\b|\brandom\.Random\(\)")
+    tests = [p for p in _python_files() if p.is_relative_to(ROOT / "tests") and p.suffix == ".py"]
+    users = [path for path in tests if drawn.search(path.read_text())]
+    # Benchmarks, and fuzzers at night, are to see what no run before has seen.
+    others = [path for path in users if path.parts[-2] not in ("bench", "fuzz")]
+    assert [path for path in others if path != Path(__file__)] == []
 
 
 def _python_files() -> list[Path]:
@@ -204,7 +198,7 @@ def _python_files() -> list[Path]:
     return [ROOT / name for name in done.stdout.split("\0") if name]
 
 
-@pytest.mark.slow
+@pytest.mark.large
 def test_what_is_long_has_a_reason() -> None:
     files = [path for path in _python_files() if path.is_file() and path.suffix == ".py"]
     assert len(files) > 400

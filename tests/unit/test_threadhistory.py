@@ -13,22 +13,16 @@ from hypothesis import strategies as st
 from stallscope.model import threadhistory
 from stallscope.model.threadhistory import MAX_SAMPLE_ROWS, MAX_SAMPLES, ThreadHistory
 from stallscope.model.waitlines import ThreadRow, ThreadSample
-
-__all__: list[str] = []
+from tests.unit.threadlines import COND, FSYNC, IDLE, MUTEX, RUNNING, sample
 
 NS = 10**9
 START = 1_732_395_600 * NS
 
-IDLE = ThreadRow(380, "S", "ppoll", None, None, "do_sys_poll")
-COND = ThreadRow(10, "S", "futex", "cond", None, "futex_wait_queue")
-MUTEX = ThreadRow(12, "S", "futex", "mutex", "buf_pool->mutex", "futex_wait_queue")
-FSYNC = ThreadRow(3, "D", "fsync", "fsync", "redo", "jbd2_log_wait_commit")
-RUNNING = ThreadRow(2, "R")
 REST = ThreadRow(4)
 
 
 def at(second: float, *rows: ThreadRow) -> ThreadSample:
-    return ThreadSample(START + round(second * NS), sum(row.count for row in rows), rows)
+    return sample(START + round(second * NS), *rows)
 
 
 @pytest.mark.parametrize(
@@ -55,8 +49,8 @@ def test_what_threads_of_a_row_do(row: ThreadRow, wanted: str, active: bool) -> 
 def test_samples_come_back_as_they_were() -> None:
     history = ThreadHistory()
     samples = [at(second, MUTEX, IDLE, RUNNING, REST) for second in range(5)]
-    for sample in samples:
-        history.add(sample)
+    for one in samples:
+        history.add(one)
     assert list(history.since(0)) == samples
     assert list(history.since(START + 3 * NS)) == samples[3:]
     assert list(history.since(START + NS, START + 3 * NS)) == samples[1:3]
@@ -121,6 +115,7 @@ def hostile(number: int, rows: int) -> ThreadSample:
     return at(number, *many)
 
 
+@pytest.mark.large
 def test_memory_is_bounded_whatever_the_names_are() -> None:
     gc.collect()
     tracemalloc.start()

@@ -38,12 +38,12 @@ from stallscope.screens.events import (
 from stallscope.screens.rows import Rows
 from stallscope.screens.state import State, load
 from stallscope.store import listing
+from tests.support.servers import PATIENCE
 from tests.unit.top_scenes import FakeSource, analysis, events, recorded, wait_lines
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.large
 
 GOLDEN = Path(__file__).parent.parent / "data" / "top"
-SECONDS = 60.0
 SIZES = {"80x24": (80, 24), "120x40": (120, 40), "200x60": (200, 60)}
 HOSTILE = "[red]x[/red]\x1b[2J\x1b]0;owned\x07\u202egnp.exe\n"
 
@@ -106,7 +106,7 @@ async def until(pilot: Pilot[None], condition: Callable[[], bool]) -> None:
     A key that was pressed, or an event that was put, need not have had its effect by then: a pause
     of Textual's is over when the process has used no CPU time for a moment, also where it got none.
     """
-    deadline = time.monotonic() + SECONDS
+    deadline = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < deadline, text_of(pilot)
         await pilot.pause()
@@ -167,15 +167,19 @@ async def check(name: str, pilot: Pilot[None]) -> None:
     await until(pilot, lambda: text_of(pilot) == wanted)
 
 
-@pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize(
-    ("name", "keys", "sign"),
+    ("name", "keys", "sign", "size"),
     [
-        ("overview", "", "15:31:40 no verdict"),
-        ("threads", "t", "statement, or where it is"),
-        ("confirm", "down down down k", "send nothing"),
-        ("blocker", "b", "#1 "),
-        ("help", "question_mark", "is stopped"),
+        ("overview", "", "15:31:40 no verdict", "80x24"),
+        ("overview", "", "15:31:40 no verdict", "200x60"),
+        ("threads", "t", "statement, or where it is", "80x24"),
+        ("threads", "t", "statement, or where it is", "120x40"),
+        ("confirm", "down down down k", "send nothing", "80x24"),
+        ("confirm", "down down down k", "send nothing", "120x40"),
+        ("blocker", "b", "#1 ", "80x24"),
+        ("blocker", "b", "#1 ", "120x40"),
+        ("help", "question_mark", "is stopped", "80x24"),
+        ("help", "question_mark", "is stopped", "120x40"),
     ],
 )
 def test_screens(name: str, keys: str, sign: str, size: str) -> None:

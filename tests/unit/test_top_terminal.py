@@ -17,7 +17,7 @@ import pytest
 
 from tests.support.servers import PATIENCE
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.large
 
 ROOT = Path(__file__).resolve().parents[2]
 REPLAYED = ROOT / "tests" / "data" / "top" / "metadata-lock.jsonl.zst"

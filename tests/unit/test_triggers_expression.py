@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from stallscope.collectors.triggers.evaluation import Evaluation, Moment
 from stallscope.collectors.triggers.expression import (
-    FUNCTIONS,
     ExpressionError,
     Name,
     is_condition,
@@ -250,15 +249,6 @@ def test_waits_of_kinds_with_a_hyphen_and_differences() -> None:
 def test_mistakes(text: str, complaint: str) -> None:
     with pytest.raises(ExpressionError, match=complaint):
         parse(text)
-
-
-WORDS = [*FUNCTIONS, "a", "processlist.running", "psi.x", "1", "0", "1e308", "-", "+", "*", "/"]
-WORDS += ["(", ")", ",", "<", ">=", "==", "and", "or", "not", '"x"', "`disk.x-1`", "$", "'"]
-
-
-@given(st.lists(st.sampled_from(WORDS), max_size=60), st.lists(st.floats(), max_size=12))
-def test_any_words_are_an_expression_or_a_mistake(words: list[str], values: list[float]) -> None:
-    check(" ".join(words), values)
 
 
 @given(st.text(max_size=200))

@@ -153,7 +153,6 @@ WAIT = f'{TRIGGER}wait = "fsync"\n'
     [
         # What the file is made of.
         ("poll-interval = \n", 1, "not valid TOML"),
-        ("poll-interval = 1\npoll-interval = 2\n", 2, "not valid TOML"),
         ("\n\nfunktion = 1\n", 3, "unknown field `funktion`: docs/triggers.md lists"),
         (f"{VARIABLE}threshold = 1\nfunction = 'status'", 5, "write it as 'variable'"),
         (f"{VARIABLE}threshold = 1\nmatch = 'x'", 5, 'write variable = .state."TEXT"'),
@@ -173,17 +172,6 @@ WAIT = f'{TRIGGER}wait = "fsync"\n'
         # The names that it reads.
         (f"{TRIGGER}threshold = 1\n", 2, "it has no condition: give a 'variable' or a 'wait'"),
         (f'{VARIABLE}wait = "fsync"\nthreshold = 1', 3, "not both"),
-        (f"{TRIGGER}variable = 'a +'\nthreshold = 1", 3, "'a .': unexpected end: a number"),
-        (
-            f"{TRIGGER}variable = 'os.system'\nthreshold = 1",
-            3,
-            "names begin with backends, command",
-        ),
-        (
-            f"{TRIGGER}variable = 'rats(x)'\nthreshold = 1",
-            3,
-            "no function 'rats'; known functions are rate",
-        ),
         (f"{TRIGGER}variable = '1 + 2'\nthreshold = 1", 3, "'1 . 2' never changes"),
         (f"{TRIGGER}variable = 'command(\"q\")'\nthreshold = 1", 3, "no \\[\\[command\\]\\] named"),
         (VARIABLE, 3, "it has no 'threshold'"),
@@ -191,9 +179,7 @@ WAIT = f'{TRIGGER}wait = "fsync"\n'
         (f"{TRIGGER}variable = 'a > 1'\nclear = 1", 4, "is a condition, it has no 'clear'"),
         (f"{VARIABLE}threshold = 'a > 1'", 4, "'threshold' is a condition"),
         (f"{VARIABLE}threshold = 'a >'", 4, "unexpected end: a number"),
-        (f"{VARIABLE}threshold = true", 4, "Expected `float | str`, got `bool`"),
         (f"{VARIABLE}threshold = inf", 4, "write a number that can be reached"),
-        (f"{VARIABLE}threshold = 1\nwhen = 'over'", 5, "Invalid enum value 'over'"),
         # Values that contradict one another.
         (f"{VARIABLE}threshold = 5\nclear = 6", 5, "clear 6 is above the threshold 5"),
         (f"{VARIABLE}threshold = 5\nwhen='below'\nclear = 4", 6, "clear 4 is below the threshold"),
@@ -230,7 +216,6 @@ WAIT = f'{TRIGGER}wait = "fsync"\n'
             3,
             "'queue' is not an absolute path; there is no shell",
         ),
-        ('[[command]]\nname = "q"\nrun = "/bin/q -x"', 3, "Expected `array`, got `str`"),
         ('[[command]]\nname = "q"\nrun = ["/q"]\ndeadline = 0', 4, "Expected `float` > 0"),
         (
             '[plugin]\nbefore-collect = ["x"]',

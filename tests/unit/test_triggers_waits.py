@@ -87,6 +87,21 @@ def test_a_long_wait_and_a_convoy_must_be_of_one_lock() -> None:
     assert engine(CONVOY).feed_waits(both, 0, NS) == ()
 
 
+def test_waits_in_steps_fire_and_go_on() -> None:
+    """MariaDB waits for a metadata lock in steps of a second, and a line comes each second."""
+    one = engine(msgspec.structs.replace(CONVOY, clear_cycles=1))
+    step = Key(21, 21e3, 1000.1, kind="metadata-lock", name="t", in_flight=21)
+    for second, so_far in enumerate((356.0, 355.2, 2.5, 499.0)):
+        key = msgspec.structs.replace(step, longest_in_flight_ms=so_far)
+        lines = msgspec.structs.replace(line("metadata-lock"), keys=(key,))
+        assert len(one.feed_waits(lines, 0, second * NS)) == (second == 0)
+        assert one.breached == ("convoy",)
+    # They have ended, and nobody waits: over.
+    ended = msgspec.structs.replace(step, in_flight=0)
+    assert not one.feed_waits(msgspec.structs.replace(lines, keys=(ended,)), 0, 9 * NS)
+    assert one.breached == ()
+
+
 def test_lines_are_samples() -> None:
     sample = sample_of(line("row-lock", longest=70.0, waiters=3), 5, 6)
     assert (sample.source, sample.time_ns, sample.clock_ns) == ("waits", 5, 6)
@@ -117,13 +132,6 @@ def test_a_server_that_starts_owes_no_answer_yet() -> None:
     one.restarted()
     assert one.breached == ()
     assert one.feed(beat(400, "connecting", 1600)) == ()
-
-
-def test_a_restart_ends_what_was_breached() -> None:
-    one = engine(SYNC)
-    assert one.feed_wait(wait(), 0, NS)
-    one.restarted()
-    assert one.breached == ()
 
 
 def test_baselines_are_taken_along() -> None:

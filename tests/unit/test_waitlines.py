@@ -19,9 +19,10 @@ from stallscope.model.waitlines import Notice, WaitLine, loads
 from stallscope.reporters import waits
 from stallscope.reporters.prometheus import Metrics
 from tests.unit.metricspages import text_of
+from tests.unit.waitsamples import value_of
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-SAMPLE: dict[str, Any] = json.loads((CHECKOUT / "tests/data/waits/stalled.json").read_bytes())
+SAMPLE = value_of("stalled")
 EXCERPTS = Excerpts(catalog.load())
 
 
@@ -116,6 +117,7 @@ WRITERS: dict[type[msgspec.Struct], tuple[tuple[str, ...], set[str]]] = {
     waitlines.WaiterStack: (("write_uses",), {"waiters", "holders"}),
     waitlines.HolderStack: (("write_uses",), {"waiters", "holders", "total_ms"}),
     waitlines.Event: (("stall_watch_event_write",), set()),
+    waitlines.Hits: (("write_server",), {"server"}),
     waitlines.ProgramState: (("stall_wait_programs_write",), {"programs"}),
     waitlines.Rest: (("write_rest",), {"rest"}),
     waitlines.ThreadRow: (("write_row", "write_call"), set()),
@@ -151,7 +153,7 @@ def test_the_probe_writes_the_fields_that_are_read() -> None:
     key = set().union(*(keys[name] for name in (*COUNTS, "write_group", "write_name")))
     assert key | {"waiters", "holders"} == fields_of(waitlines.Key)
     assert {"waiters", "holders"} <= keys["write_uses"]
-    parts = {"targets", "kinds", "classes", "programs", "rest"}
+    parts = {"targets", "kinds", "classes", "programs", "rest", "server"}
     writers = {part: f"write_{part}" for part in parts} | {"programs": "stall_wait_programs_write"}
     assert all(part in keys[writers[part]] for part in parts)
     assert keys["write_line"] | parts == {"type", *fields_of(WaitLine)}
@@ -185,6 +187,7 @@ def test_the_documented_fields_are_these() -> None:
         "events": waitlines.Event,
         "programs": waitlines.ProgramState,
         "rest": waitlines.Rest,
+        "server": waitlines.Hits,
         "history": waitlines.ThreadSample,
         "history[].rows": waitlines.ThreadRow,
     }
@@ -298,7 +301,7 @@ PLACES = places({**SAMPLE, **RESTING})
 
 @settings(max_examples=400)
 @given(st.lists(st.tuples(st.sampled_from(PLACES), json_values), min_size=1, max_size=3))
-@pytest.mark.slow
+@pytest.mark.large
 def test_a_line_with_anything_anywhere_is_read_or_refused(
     changes: list[tuple[tuple[str | int, ...], object]],
 ) -> None:

@@ -24,12 +24,10 @@ from stallscope.collectors import waits
 from stallscope.main import main
 from tests.support.servers import PATIENCE, wait_until
 from tests.unit.programs import python_program
+from tests.unit.waitsamples import value_of
 
-pytestmark = pytest.mark.slow
-
-SAMPLES = Path(__file__).parent.parent / "data" / "waits"
 CHECKOUT = Path(__file__).resolve().parents[2]
-LINES = {name: json.loads((SAMPLES / f"{name}.json").read_bytes()) for name in ("stalled", "final")}
+LINES = {name: value_of(name) for name in ("stalled", "final")}
 
 # Writes the lines of a file in its folder, then the final one: at once, or when asked to end.
 _PROBE = """\

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -19,25 +18,18 @@ from stallscope.analyzers.excerpts import Excerpts
 from stallscope.model.waitlines import (
     ROW_LOCK_FUNCTIONS,
     Event,
+    Hits,
     Key,
     KindWaits,
     ProgramState,
     Target,
     WaiterStack,
     WaitLine,
-    loads,
 )
 from stallscope.reporters import waits
+from tests.unit.waitsamples import DATA, NAMES, line_of
 
-GOLDEN = Path(__file__).parent.parent / "data" / "waits"
 OPTIONS = waits.Options(server="mysqld (pid 4711)", watched=14.0)
-
-
-def line_of(name: str) -> WaitLine:
-    path = GOLDEN / f"{name}.json"
-    line = loads(path.read_bytes(), str(path), 1)
-    assert isinstance(line, WaitLine)
-    return line
 
 
 @pytest.fixture(scope="module")
@@ -45,20 +37,20 @@ def excerpts() -> Excerpts:
     return Excerpts(catalog.load())
 
 
-@pytest.mark.parametrize("name", ["stalled", "waiting", "quiet", "final", "hostile"])
+@pytest.mark.parametrize("name", NAMES)
 def test_golden(name: str, excerpts: Excerpts) -> None:
     line = line_of(name)
     options = msgspec.structs.replace(OPTIONS, programs=line.programs, clock="03:00:01")
     screen = waits.render(line, options, excerpts)
     text = "".join(f"{row.text}\n" for row in screen)
-    path = GOLDEN / f"{name}.txt"
+    path = DATA / f"{name}.txt"
     if os.environ.get("STALLSCOPE_UPDATE_GOLDEN"):
         path.write_text(text, encoding="utf-8")
     assert text == path.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 132, 200])
-@pytest.mark.parametrize("name", ["stalled", "waiting", "quiet", "final", "hostile"])
+@pytest.mark.parametrize("name", NAMES)
 def test_lines_fit_and_steer_no_terminal(name: str, width: int, excerpts: Excerpts) -> None:
     line = line_of(name)
     options = msgspec.structs.replace(OPTIONS, width=width, programs=line.programs)
@@ -192,7 +184,7 @@ def of_server(exe: str, *functions: str) -> WaitLine:
     return msgspec.structs.replace(
         line,
         targets=(Target(1, "x", exe),),
-        server={name: {"count": 0} for name in functions},
+        server={name: Hits(0) for name in functions},
     )
 
 
@@ -215,7 +207,7 @@ def test_row_locks_that_look_idle_are_not_skipped(
 
 
 def test_the_uprobes_are_at_these_functions() -> None:
-    source = (GOLDEN.parents[2] / "pmp" / "waits" / "server_wait.c").read_text()
+    source = (DATA.parents[2] / "pmp" / "waits" / "server_wait.c").read_text()
     found = re.findall(
         r'\.name = "([^"]+)",[^{}]*\{[^}]*\},\s*\.role = STALL_ROLE_ROW_LOCK', source
     )

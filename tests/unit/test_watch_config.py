@@ -18,8 +18,6 @@ from stallscope.base.errors import Exit
 from tests.support.agents import CHECKOUT, AgentProcess
 from tests.support.servers.waiting import PATIENCE, wait_until
 
-__all__: list[str] = []
-
 TWO = """\
 poll-interval = 0.1
 [agent]
@@ -100,6 +98,7 @@ def ended(*words: object) -> tuple[int, list[str]]:
     return done.returncode, done.stderr.splitlines()
 
 
+@pytest.mark.large
 def test_one_agent_watches_servers_that_come_and_reloads(servers: Servers, tmp_path: Path) -> None:
     servers.start("a")
     path = servers.config()
@@ -168,14 +167,6 @@ def test_several_servers_of_the_name_are_an_error_at_the_start(
     code, said = ended("watch", *words)
     assert code == Exit.FAILED
     assert "2 servers answer to" in said[-1]
-
-
-def test_a_pass_of_cron_without_a_server_is_one_line(tmp_path: Path) -> None:
-    words = ["-p", "no-such-server", "--dest", tmp_path / "store", "--no-sql", "--no-probe"]
-    code, said = ended("cron", *words)
-    assert code == Exit.DONE
-    (line,) = said
-    assert line.endswith("; nothing to watch")
 
 
 def test_a_pass_at_a_configured_server(servers: Servers, tmp_path: Path) -> None:

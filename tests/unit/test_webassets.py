@@ -68,7 +68,7 @@ def test_what_cannot_be_downloaded_is_one_line(
     assert list((tmp_path / "out").iterdir()) == []
 
 
-@pytest.mark.slow
+@pytest.mark.large
 def test_a_package_that_is_not_what_the_lock_names_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,7 +20,6 @@ from tests.bench.experiments.measures import (
     rates,
     short,
     snapped,
-    written_bytes,
 )
 from tests.bench.experiments.model import Case, Drawing, Experiment, Found, Sizes, Verdict
 from tests.bench.stats import Figure, Row, Section
@@ -28,6 +27,7 @@ from tests.support.servers import MySQL55, Unavailable
 from tests.support.stalls import device_missing, loop_device
 from tests.support.stalls.load import sysbench_load
 from tests.support.stalls.slow_device import slow_device
+from tests.support.usage import io_bytes
 
 __all__ = ["DOUBLEWRITE"]
 
@@ -60,11 +60,11 @@ def _written(server: MySQL55) -> Iterator[list[float]]:
     """Yield a list that has bytes, doublewrite's bytes and transactions of the block after it."""
     names = ("Com_update", "Innodb_dblwr_pages_written")
     found: list[float] = []
-    start, before = written_bytes(server.pid), counted(server, *names)
+    start, before = io_bytes(server.pid, "write_bytes"), counted(server, *names)
     yield found
     after = counted(server, *names)
     found += [
-        written_bytes(server.pid) - start,
+        io_bytes(server.pid, "write_bytes") - start,
         (after[names[1]] - before[names[1]]) * 16384,
         after[names[0]] - before[names[0]],
     ]

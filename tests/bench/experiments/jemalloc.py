@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,8 +14,7 @@ from tests.bench.barchart import Bars, Group
 from tests.bench.experiments.measures import bar, prepare, snapped
 from tests.bench.experiments.model import Case, Drawing, Experiment, Found, Sizes, Verdict
 from tests.bench.stats import BenchError, Figure, Row, Section, figure
-from tests.bench.throughput import Window
-from tests.bench.tools import tree_cpu_ns
+from tests.bench.throughput import Window, window
 from tests.support.servers import MariaDB, Unavailable, cache_folder
 from tests.support.stalls.load import sysbench_load
 
@@ -80,21 +78,12 @@ def measure(sizes: Sizes) -> Found:
             for pair in range(sizes.of(PAIRS, 1)):
                 for name in (GLIBC, OTHER) if pair % 2 else (OTHER, GLIBC):
                     progress(f"jemalloc: {test}, pair {pair + 1}, {name}")
-                    taken.setdefault((test, name), []).append(_window(servers[name], test, sizes))
+                    with sysbench_load(servers[name], THREADS, test):
+                        found = window(servers[name], sizes.seconds)
+                    taken.setdefault((test, name), []).append(found)
         with sysbench_load(servers[GLIBC], THREADS, TESTS[0]):
             verdict = snapped(servers[GLIBC].pid, sizes)
     return _found(taken, verdict)
-
-
-def _window(server: MariaDB, test: str, sizes: Sizes) -> Window:
-    with sysbench_load(server, THREADS, test):
-        start, before, cpu = time.monotonic(), server.status("Questions"), tree_cpu_ns(server.pid)
-        time.sleep(sizes.seconds)
-        done = server.status("Questions") - before
-        if done <= 0:
-            raise BenchError(f"{server.name} does nothing")
-        used = tree_cpu_ns(server.pid) - cpu
-        return Window(done / (time.monotonic() - start), used / done)
 
 
 def _found(taken: dict[tuple[str, str], list[Window]], verdict: Verdict) -> Found:

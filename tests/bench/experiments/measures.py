@@ -14,7 +14,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -26,9 +26,9 @@ from tests.support.bpf_objects import attached
 from tests.support.servers import SqlServer, wait_until
 from tests.support.stalls.load import sysbench
 from tests.support.targets import target_path
+from tests.support.usage import children, status_kb
 
 __all__ = [
-    "BURSTS",
     "SlowReads",
     "asked",
     "bar",
@@ -44,7 +44,6 @@ __all__ = [
     "slow_reads",
     "snapped",
     "watched",
-    "written_bytes",
 ]
 
 T = TypeVar("T")
@@ -59,9 +58,9 @@ PATIENCE = 120.0
 MOST_LINES = 24
 
 
-def rates(read: Callable[[], float], sizes: Sizes, unit: str, settle: float = SETTLE) -> Figure:
+def rates(read: Callable[[], float], sizes: Sizes, unit: str) -> Figure:
     """Return how fast a counter grows, in windows one after the other."""
-    time.sleep(0 if sizes.quick else settle)
+    time.sleep(0 if sizes.quick else SETTLE)
     values = []
     for _ in range(1 if sizes.quick else sizes.windows):
         start, before = time.monotonic(), read()
@@ -84,13 +83,13 @@ def counted(server: SqlServer, *names: str) -> dict[str, int]:
     return found
 
 
-def prepare(server: SqlServer, tables: int, rows: int, test: str = "oltp_read_write") -> None:
+def prepare(server: SqlServer, tables: int, rows: int) -> None:
     """Make sysbench's tables in these sizes."""
     progress(f"{server.name}: {tables} tables of {rows} rows")
     server.execute("CREATE DATABASE IF NOT EXISTS sbtest")
     sizes = (f"--tables={tables}", f"--table-size={rows}")
     subprocess.run(
-        [*sysbench(server, test), *sizes, "prepare"],
+        [*sysbench(server, "oltp_read_write"), *sizes, "prepare"],
         check=True, capture_output=True, timeout=PATIENCE,
     )  # fmt: skip
 
@@ -155,7 +154,7 @@ def watched(words: Sequence[str], shown: str, work: Callable[[], T]) -> tuple[T,
     ) as process:  # fmt: skip
         try:
             wait_until(
-                lambda: process.poll() is not None or attached(_children(process.pid)) > 0,
+                lambda: process.poll() is not None or attached(children(process.pid)) > 0,
                 f"{shown} watches",
             )
             result = work()
@@ -167,13 +166,6 @@ def watched(words: Sequence[str], shown: str, work: Callable[[], T]) -> tuple[T,
     if missing and errors.strip():
         missing = errors.strip().splitlines()[-1]
     return result, Verdict(shown, lines, missing)
-
-
-def _children(pid: int) -> list[int]:
-    with suppress(FileNotFoundError, ProcessLookupError):
-        tasks = Path(f"/proc/{pid}/task").iterdir()
-        return [int(one) for task in tasks for one in (task / "children").read_text().split()]
-    return []
 
 
 class SlowReads:
@@ -221,19 +213,9 @@ def slow_reads(server: SqlServer) -> Iterator[SlowReads]:
         shutil.rmtree(home, ignore_errors=True)
 
 
-def written_bytes(pid: int) -> int:
-    """Return what the kernel says that a process had written."""
-    text = Path(f"/proc/{pid}/io").read_text()
-    return int(next(line for line in text.splitlines() if line.startswith("write_bytes:"))[12:])
-
-
 def memory_of(pid: int) -> tuple[int, int]:
     """Return the bytes that a process has in memory, and those that it has asked for as data."""
-    status = dict(
-        line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines()
-    )
-    resident, data = (int(status[name].split()[0]) * 1024 for name in ("VmRSS", "VmData"))
-    return resident, data
+    return status_kb(pid, "VmRSS") * 1024, status_kb(pid, "VmData") * 1024
 
 
 def short(value: float) -> str:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 
@@ -14,7 +14,7 @@ from tests.bench.stats import Section
 
 __all__ = ["SCHEMA", "Case", "Drawing", "Experiment", "Found", "Result", "Sizes", "Verdict"]
 
-SCHEMA = "stallscope.experiment/1"
+SCHEMA: Final = "stallscope.experiment/1"
 
 
 class Sizes(NamedTuple):
@@ -68,7 +68,7 @@ class Found(msgspec.Struct, frozen=True):
 class Result(msgspec.Struct, frozen=True):
     """What is kept of one run, as NAME.json."""
 
-    schema: str
+    schema: Literal["stallscope.experiment/1"]
     experiment: str
     date: str
     kernel: str

@@ -30,13 +30,13 @@ READING = (
     " the experiment, or the command whose output is in the section. Where the load average is"
     " high, other programs ran beside the experiment: compare figures within such a section, and"
     " not with others. The results that this page was written from are in"
-    " `tests/data/experiments`."
+    " `tests/data/experiments.jsonl.zst`."
 )
 COMMANDS = """\
-    ./scripts/setup --tests
+    ./scripts/setup --all
     ./scripts/bench experiments                    # all, {minutes} minutes
     ./scripts/bench experiments --only acid        # one; --quick shows only that it works
-    ./scripts/bench experiments --page             # writes this page from build/experiments
+    ./scripts/bench experiments --page             # writes build/experiments into this page
 """
 TABLE = (
     "| experiment | the seed | here | shows it | verdict | fix | after the fix |\n"

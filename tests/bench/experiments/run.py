@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import os
 import platform
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from stallscope.model import capturefile
 from tests.bench import progress
 from tests.bench.experiments.acid import ACID, ROWS_PER_TRANSACTION
 from tests.bench.experiments.doublewrite import DOUBLEWRITE
@@ -28,11 +30,16 @@ from tests.bench.experiments.tables import LOCK_OPEN, OPENING_TABLES
 from tests.bench.stats import BenchError, Row, Section
 from tests.support.servers import Unavailable
 
-__all__ = ["EXPERIMENTS", "KEPT", "Places", "read", "sections"]
+if TYPE_CHECKING or sys.version_info < (3, 14):
+    from backports import zstd
+else:
+    from compression import zstd
+
+__all__ = ["EXPERIMENTS", "Places", "kept", "sections"]
 
 CHECKOUT = Path(__file__).resolve().parents[3]
-KEPT = CHECKOUT / "tests" / "data" / "experiments"
-"""Results that docs/experiments.md was made of."""
+KEPT = CHECKOUT / "tests" / "data" / "experiments.jsonl.zst"
+"""The results that docs/experiments.md was made of."""
 EXPERIMENTS: tuple[Experiment, ...] = (
     ONE_ROW,
     OPENING_TABLES,
@@ -72,8 +79,7 @@ def sections(server: str, quick: bool, only: Sequence[str], places: Places) -> I
         names = ", ".join(experiment.name for experiment in EXPERIMENTS)
         raise BenchError(f"no experiment {', '.join(only)}: there are {names}")
     if places.page:
-        results = {item.name: read(places.results / f"{item.name}.json") for item in EXPERIMENTS}
-        write_page(EXPERIMENTS, results, PAGE, PICTURES)
+        _write_page(places.results)
         return
     places.results.mkdir(parents=True, exist_ok=True)
     for experiment in chosen:
@@ -119,18 +125,23 @@ def _run(experiment: Experiment, sizes: Sizes, folder: Path) -> Iterator[Section
     )
 
 
-def read(file: Path) -> Result:
-    """Return a result that was kept.
-
-    Raises: BenchError where it is not there, or of another version.
-    """
+def _write_page(folder: Path) -> None:
+    """Write the page from the results of a folder, and of before where it has none."""
+    new = {path.stem: path for path in folder.glob("*.json")}
     try:
-        result = msgspec.json.decode(file.read_bytes(), type=Result)
-    except (OSError, msgspec.MsgspecError) as error:
-        name = file.stem
-        raise BenchError(
-            f"{file}: {error}; run ./scripts/bench experiments --only {name}"
-        ) from None
-    if result.schema != SCHEMA:
-        raise BenchError(f"{file} is of {result.schema}, not {SCHEMA}")
-    return result
+        results = kept() | {
+            item.name: msgspec.json.decode(new[item.name].read_bytes(), type=Result)
+            for item in EXPERIMENTS
+            if item.name in new
+        }
+    except msgspec.MsgspecError as error:
+        raise BenchError(f"{folder}: {error}") from None
+    write_page(EXPERIMENTS, results, PAGE, PICTURES)
+    KEPT.write_bytes(zstd.compress(msgspec.json.Encoder().encode_lines(results.values()), 19))
+
+
+def kept() -> dict[str, Result]:
+    """Return the results that the page was made of, by experiment."""
+    decoder = msgspec.json.Decoder(Result)
+    results = decoder.decode_lines(capturefile.read_bytes(KEPT))
+    return {result.experiment: result for result in results}

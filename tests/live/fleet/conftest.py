@@ -65,7 +65,7 @@ def node(clickhouse: ClickHouse, database: str) -> Iterator[Place]:
     clickhouse.query(f"DROP DATABASE IF EXISTS {database}")
 
 
-@pytest.fixture(params=["node", "cluster", "chdb"])
+@pytest.fixture(params=["node", "cluster", pytest.param("chdb", marks=pytest.mark.nightly)])
 def place(request: pytest.FixtureRequest, database: str) -> Iterator[Place]:
     """Return a database of each engine in turn."""
     server = request.getfixturevalue("clickhouse" if request.param == "node" else request.param)

@@ -89,6 +89,9 @@ class Place:
         return self.engine.dialect.table(name, columns, where)
 
     def becomes(self, sql: str, wanted: Iterable[dict[str, Any]]) -> None:
-        """Wait until this is the answer: replicas take a moment."""
+        """Wait until this is the answer: replicas take a moment. What is asked after it may be
+        answered by another of them, so each has what this one had."""
         expected = list(wanted)
         wait_until(lambda: self.rows(sql) == expected, sql)
+        for table in TABLES if self.cluster else ():
+            self.on_each(f"SYSTEM SYNC REPLICA {self.database}.{self.local(table)}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -16,7 +17,7 @@ from stallscope.fleet.destination import EngineError, ShipError
 from stallscope.fleet.engines.clickhouse import ClickHouse, ClickHouseDestination
 from stallscope.fleet.engines.clickhousetables import init
 from stallscope.fleet.tables import IncidentRow, WaitRow
-from tests.support.certificates import certificates
+from tests.support.certificates import Certificates, certificates
 from tests.support.fleet import clickhouse as server
 from tests.support.fleet.clickhouse import User
 from tests.support.fleet.examples import example
@@ -119,51 +120,61 @@ def test_a_password_is_in_no_query_log_or_process_list(node: server.ClickHouse) 
         assert SECRET.encode() not in path.read_bytes()
 
 
-@pytest.mark.parametrize(
-    ("address", "days", "trusted", "said"),
-    [
-        ("127.0.0.1", 2, True, None),
-        ("127.0.0.1", 2, False, "self-signed certificate|unable to get local issuer"),
-        ("127.0.0.2", 2, True, "certificate is not valid for '127.0.0.1'|mismatch"),
-        ("127.0.0.1", -1, True, "certificate has expired"),
-    ],
-    ids=["good", "unknown authority", "another host", "expired"],
-)
-def test_tls(tmp_path: Path, address: str, days: int, trusted: bool, said: str | None) -> None:
-    made = certificates(tmp_path, address=address, days=days)
+@contextmanager
+def encrypted(tls: Certificates) -> Iterator[server.ClickHouse]:
     with (
         tempfile.TemporaryDirectory(dir=MEMORY) as folder,
-        server.ClickHouse(Path(folder), tls=made) as node,
+        server.ClickHouse(Path(folder), tls=tls) as node,
     ):
-        wanted = parse(f"clickhouse+https://default@127.0.0.1:{node.ports.https}/stallscope")
-        ca_file = str(made.ca) if trusted else ""
-        engine = ClickHouse(wanted, ca_file=ca_file)
-        destination = ClickHouseDestination(wanted, ca_file=ca_file)
-        if said is None:
-            init([wanted], ca_file=ca_file)
-            destination.send(batch.make([example(WaitRow)]))
-            assert engine.rows("SELECT host FROM waits") == [{"host": "x"}]
-            return
-        with pytest.raises(EngineError, match=said):
-            engine.rows("SELECT 1")
-        with pytest.raises(ShipError, match=said) as caught:
-            destination.send(batch.make([example(WaitRow)]))
-        assert not caught.value.refused
+        yield node
+
+
+def by_tls(node: server.ClickHouse) -> Address:
+    return parse(f"clickhouse+https://default@127.0.0.1:{node.ports.https}/stallscope")
+
+
+def is_refused(address: Address, ca_file: str, said: str) -> None:
+    with pytest.raises(EngineError, match=said):
+        ClickHouse(address, ca_file=ca_file).rows("SELECT 1")
+    with pytest.raises(ShipError, match=said) as caught:
+        ClickHouseDestination(address, ca_file=ca_file).send(batch.make([example(WaitRow)]))
+    assert not caught.value.refused
+
+
+def test_tls(tmp_path: Path) -> None:
+    made = certificates(tmp_path)
+    with encrypted(made) as node:
+        address, ca_file = by_tls(node), str(made.ca)
+        init([address], ca_file=ca_file)
+        ClickHouseDestination(address, ca_file=ca_file).send(batch.make([example(WaitRow)]))
+        assert ClickHouse(address, ca_file=ca_file).rows("SELECT host FROM waits") == [
+            {"host": "x"}
+        ]
+        is_refused(address, "", "self-signed certificate|unable to get local issuer")
+        # Plain text to a port of TLS, and the other way round.
+        with pytest.raises(EngineError, match="cannot be reached"):
+            ClickHouse(parse(f"clickhouse+http://127.0.0.1:{node.ports.https}/x")).rows("SELECT 1")
+        with pytest.raises(EngineError, match="cannot be reached"):
+            ClickHouse(parse(f"clickhouse+https://127.0.0.1:{node.ports.http}/x")).rows("SELECT 1")
+
+
+@pytest.mark.parametrize(
+    ("address", "days", "said"),
+    [
+        ("127.0.0.2", 2, "certificate is not valid for '127.0.0.1'|mismatch"),
+        ("127.0.0.1", -1, "certificate has expired"),
+    ],
+    ids=["another host", "expired"],
+)
+def test_a_certificate_that_is_not_for_it(
+    tmp_path: Path, address: str, days: int, said: str
+) -> None:
+    made = certificates(tmp_path, address=address, days=days)
+    with encrypted(made) as node:
+        is_refused(by_tls(node), str(made.ca), said)
 
 
 def test_a_file_of_certificates_that_is_missing_is_named(tmp_path: Path) -> None:
     address = parse("clickhouse+https://127.0.0.1:1/x")
     with pytest.raises(EngineError, match=r"nowhere\.pem"):
         ClickHouse(address, ca_file=str(tmp_path / "nowhere.pem")).rows("SELECT 1")
-
-
-def test_plain_text_to_a_port_of_tls_is_said(tmp_path: Path) -> None:
-    made = certificates(tmp_path)
-    with (
-        tempfile.TemporaryDirectory(dir=MEMORY) as folder,
-        server.ClickHouse(Path(folder), tls=made) as node,
-    ):
-        with pytest.raises(EngineError, match="cannot be reached"):
-            ClickHouse(parse(f"clickhouse+http://127.0.0.1:{node.ports.https}/x")).rows("SELECT 1")
-        with pytest.raises(EngineError, match="cannot be reached"):
-            ClickHouse(parse(f"clickhouse+https://127.0.0.1:{node.ports.http}/x")).rows("SELECT 1")

@@ -9,8 +9,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from stallscope.fleet.tables import AgentRow, IncidentRow, WaitRow
 from tests.live.fleet.places import Place
 from tests.support.fleet.questionscenes import DAY, NOW, scene
@@ -32,7 +30,6 @@ def query(panel: dict[str, Any], host: str) -> str:
     return str(found)
 
 
-@pytest.mark.slow
 def test_each_panel_runs(place: Place) -> None:
     made = scene(SEED)
     place.init()

@@ -14,7 +14,7 @@ from stallscope.fleet.address import Address, parse
 from stallscope.fleet.batch import Batch
 from stallscope.fleet.engines.clickhouse import ClickHouse, ClickHouseDestination
 from stallscope.fleet.engines.clickhousetables import init
-from tests.support.servers.cache import why_missing
+from tests.support.cache import why_missing
 
 __all__ = ["ChdbServer", "chdb_missing", "loaded"]
 

@@ -6,7 +6,7 @@ Each server is a context manager that starts one of its own in a temporary folde
 
 from __future__ import annotations
 
-from tests.support.servers.cache import MEMORY, Unavailable, cache_folder, why_missing
+from tests.support.cache import MEMORY, Unavailable, cache_folder, why_missing
 from tests.support.servers.child import Child, ChildEnded, program
 from tests.support.servers.mariadb import MariaDB
 from tests.support.servers.mariadb114 import MariaDB114

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import grp
 import os
 import pwd
@@ -14,12 +15,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
+from tests.support.rights import READABLE
 from tests.support.servers.waiting import PATIENCE, wait_until
 
-__all__ = ["Child", "ChildEnded", "program"]
+__all__ = ["UNPRIVILEGED", "Child", "ChildEnded", "primary_group", "program", "server_user"]
 
 T = TypeVar("T")
 
+UNPRIVILEGED = "nobody"
+"""Owner of servers and their data when root starts them."""
 SBIN = "/usr/local/sbin:/usr/sbin:/sbin"
 LOG_TAIL = 1500
 
@@ -50,9 +54,7 @@ class Child:
     ) -> None:
         # setpriv executes the program in place, so its pid is the program's own. The death
         # signal is set after the change of user, which would clear it (prctl(2)).
-        wrapper = ["setpriv", "--pdeathsig", "KILL"]
-        if user is not None and os.geteuid() == 0:
-            wrapper += [f"--reuid={user}", f"--regid={primary_group(user)}", "--clear-groups"]
+        wrapper = become(user)
         self.log = log
         self.name = Path(argv[0]).name
         with log.open("ab") as output:
@@ -116,6 +118,35 @@ class Child:
             self._process.wait()
 
 
+def become(user: str | None) -> list[str]:
+    """Return the command that runs another one, as this user where root runs this."""
+    command = ["setpriv", "--pdeathsig", "KILL", *READABLE[1:]]
+    if user is not None and os.geteuid() == 0:
+        command += [f"--reuid={user}", f"--regid={primary_group(user)}", "--clear-groups"]
+    return command
+
+
 def primary_group(user: str) -> str:
     """Return the name of the group that /etc/passwd gives the user."""
     return grp.getgrgid(pwd.getpwnam(user).pw_gid).gr_name
+
+
+@functools.cache
+def server_user() -> str | None:
+    """Return the user that servers become when root starts them.
+
+    None: they stay who starts them, as do all where that is not root. Root without CAP_SYS_PTRACE,
+    as in a container, cannot read the processes of others.
+    """
+    if os.geteuid() != 0:
+        return None
+    command = [*become(UNPRIVILEGED), "sh", "-c", "echo ready; read end"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        if not child.stdout.readline():
+            return None
+        try:
+            Path(f"/proc/{child.pid}/maps").read_bytes()
+        except PermissionError:
+            return None
+    return UNPRIVILEGED

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from tests.support.servers.cache import Unavailable
+from tests.support.cache import Unavailable
 from tests.support.servers.sql import SqlServer
 from tests.support.servers.waiting import wait_until
 
@@ -46,7 +46,7 @@ def agent_inside(server: SqlServer, **variables: str) -> Iterator[Path]:
     The folder belongs to the server's user and is in memory, as /run is.
     """
     with ExitStack() as stack:
-        home, rings = (new_folder(stack, parent) for parent in ("/tmp", "/dev/shm"))
+        home, rings = (new_folder(stack, parent) for parent in (_executable(), "/dev/shm"))
         home.chmod(0o755)
         library = Path(shutil.copy(library_path(), home / LIBRARY))
         library.chmod(0o755)
@@ -58,6 +58,12 @@ def agent_inside(server: SqlServer, **variables: str) -> Iterator[Path]:
             **variables,
         }
         yield rings
+
+
+def _executable() -> str:
+    """Return a folder for all users from which code is loaded: /tmp may forbid that."""
+    folders = ("/tmp", "/var/tmp")
+    return next((one for one in folders if not os.statvfs(one).f_flag & os.ST_NOEXEC), folders[0])
 
 
 def new_folder(stack: ExitStack, parent: str) -> Path:

@@ -6,10 +6,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import ClassVar
 
-from tests.support.servers.cache import cache_folder, why_missing
-from tests.support.servers.child import Child, program
+from tests.support.cache import cache_folder, why_missing
+from tests.support.servers.child import Child, program, server_user
 from tests.support.servers.newdata import CREATE_SECONDS, new_data
-from tests.support.servers.sql import UNPRIVILEGED, SqlServer
+from tests.support.servers.sql import SqlServer
 
 __all__ = [
     "MariaDB",
@@ -89,7 +89,7 @@ class MariaDB(SqlServer):
     def _install(self) -> None:
         command = [self._program("mariadb-install-db"), "--no-defaults", *self.where]
         command += [f"--datadir={self.data}", *INSTALL_OPTIONS]
-        child = Child(command, self.log, user=UNPRIVILEGED)
+        child = Child(command, self.log, user=server_user())
         child.succeed("mariadb-install-db", CREATE_SECONDS)
 
     def _start(self) -> Child:
@@ -103,8 +103,9 @@ class MariaDB(SqlServer):
             f"--pid-file={self.folder / 'server.pid'}",
             f"--tmpdir={self.temporary}",
             "--innodb-log-file-size=16M",
+            *self._as_root(),
             *self.common_options,
             *self.options,
         ]
-        user = None if self.wrapper else UNPRIVILEGED
+        user = None if self.wrapper else server_user()
         return Child(command, self.log, user=user, env=self.env)

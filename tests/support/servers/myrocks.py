@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import ClassVar
 
-from tests.support.servers.cache import cache_folder, why_missing
+from tests.support.cache import cache_folder, why_missing
 from tests.support.servers.child import Child
 from tests.support.servers.mariadb import MariaDB
 

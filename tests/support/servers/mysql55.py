@@ -7,9 +7,9 @@ import shutil
 from pathlib import Path
 from typing import ClassVar
 
-from tests.support.servers.cache import cache_folder, why_missing
-from tests.support.servers.child import Child
-from tests.support.servers.sql import UNPRIVILEGED, SqlServer
+from tests.support.cache import cache_folder, why_missing
+from tests.support.servers.child import Child, server_user
+from tests.support.servers.sql import SqlServer
 
 __all__ = ["MySQL55"]
 
@@ -56,8 +56,9 @@ class MySQL55(SqlServer):
             f"--socket={self.socket}",
             f"--pid-file={self.folder / 'server.pid'}",
             f"--tmpdir={self.temporary}",
+            *self._as_root(),
             *self.common_options,
             *self.options,
         ]
-        user = None if self.wrapper else UNPRIVILEGED
+        user = None if self.wrapper else server_user()
         return Child(command, self.log, user=user, env=self.env)

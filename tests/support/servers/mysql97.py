@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import ClassVar
 
-from tests.support.servers.cache import cache_folder
+from tests.support.cache import cache_folder
 from tests.support.servers.child import Child
 from tests.support.servers.newdata import CREATE_SECONDS, new_data
 from tests.support.servers.rooted import RootedServer

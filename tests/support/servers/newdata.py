@@ -14,7 +14,8 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tests.support.servers.cache import cache_folder
+from tests.support.cache import cache_folder
+from tests.support.servers.child import server_user
 from tests.support.servers.waiting import PATIENCE
 
 __all__ = ["CREATE_SECONDS", "new_data"]
@@ -29,7 +30,8 @@ def new_data(program: Path, options: Sequence[str], data: Path, create: Callable
     Program and options identify the kind of data: a newer program makes its own.
     """
     status = program.stat()
-    identity = f"{program} {status.st_size} {status.st_mtime_ns} {list(options)} {os.geteuid()}"
+    users = (os.geteuid(), server_user())
+    identity = f"{program} {status.st_size} {status.st_mtime_ns} {list(options)} {users}"
     name = hashlib.sha256(identity.encode()).hexdigest()[:16]
     kept = cache_folder() / "new-data" / f"{program.name}-{name}"
     if not kept.is_dir():

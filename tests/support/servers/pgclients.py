@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from tests.support.servers.cache import MEMORY
+from tests.support.cache import MEMORY
 from tests.support.servers.child import Child
 from tests.support.servers.postgres import ASKING, Postgres
 from tests.support.servers.waiting import wait_until

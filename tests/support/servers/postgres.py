@@ -11,13 +11,14 @@ import tempfile
 from pathlib import Path
 from typing import ClassVar, Self
 
-from tests.support.servers.cache import Unavailable, cache_folder, why_missing
-from tests.support.servers.child import Child, program
-from tests.support.servers.sql import UNPRIVILEGED
+from tests.support.cache import Unavailable, cache_folder, why_missing
+from tests.support.servers.child import UNPRIVILEGED, Child, program, server_user
+from tests.support.servers.newdata import new_data
 
 __all__ = ["Postgres", "Postgres17"]
 
 PROGRAMS = ("postgres", "initdb", "psql", "pgbench")
+INITDB_OPTIONS = ("-U", "postgres", "-A", "trust", "--no-sync", "--no-locale")
 ASKING = "question of a test"
 """The application name of ``query``: its backend ends some time after its client."""
 
@@ -58,7 +59,9 @@ class Postgres:
         """Return why this server cannot be started here, or None."""
         for name in PROGRAMS:
             if cls.program(name) is None:
-                return f"no {name} here: run scripts/setup --tests"
+                return f"no {name} here: run scripts/setup --all"
+        if os.geteuid() == 0 and server_user() is None:
+            return "it does not run as root, which cannot read the processes of others here"
         return None
 
     @property
@@ -151,12 +154,17 @@ class Postgres:
     def _create_data(self) -> None:
         if os.geteuid() == 0:
             shutil.chown(self.folder, UNPRIVILEGED, "nogroup")
-        data = str(self.folder / "data")
-        command = [str(self.program("initdb")), "-D", data, "-U", "postgres", "-A", "trust"]
+        data = self.folder / "data"
+        initdb = str(self.program("initdb"))
+
+        def create(*options: str) -> None:
+            command = [initdb, "-D", str(data), *INITDB_OPTIONS, *options]
+            Child(command, self.folder / "initdb.log", user=UNPRIVILEGED).succeed("initdb")
+
         if self.wal_there:
-            command.append(f"--waldir={self.device_subfolder('wal')}")
-        log = self.folder / "initdb.log"
-        Child([*command, "--no-sync", "--no-locale"], log, user=UNPRIVILEGED).succeed("initdb")
+            create(f"--waldir={self.device_subfolder('wal')}")
+        else:
+            new_data(Path(initdb), INITDB_OPTIONS, data, create)
 
     def _start(self) -> None:
         command = [str(self.program("postgres")), "-D", str(self.folder / "data")]

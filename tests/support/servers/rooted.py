@@ -14,9 +14,9 @@ from abc import abstractmethod
 from pathlib import Path
 from typing import ClassVar, Self
 
-from tests.support.servers.cache import Unavailable, why_missing
-from tests.support.servers.child import Child
-from tests.support.servers.sql import UNPRIVILEGED, SqlServer
+from tests.support.cache import Unavailable, why_missing
+from tests.support.servers.child import UNPRIVILEGED, Child
+from tests.support.servers.sql import SqlServer
 
 __all__ = ["RootedServer"]
 

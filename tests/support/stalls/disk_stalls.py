@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 from tests.support.servers import MEMORY, MariaDB, MySQL55, MySQL97, SqlServer
-from tests.support.servers.sql import UNPRIVILEGED
+from tests.support.servers.child import UNPRIVILEGED
 from tests.support.stalls.commits import clean_redo_sync, commits, group_commit_delay
 from tests.support.stalls.disk_load import READ, SCAN, UPDATE
 from tests.support.stalls.file_extend import FILE_EXTEND_OPTIONS, file_extend, quick_extend

@@ -46,7 +46,7 @@ def device_missing() -> str | None:
         return "mounting a file system needs root"
     for name in ("mkfs.ext4", "fsfreeze"):
         if program(name) is None:
-            return f"no {name} here: run scripts/setup --tests"
+            return f"no {name} here: run scripts/setup --all"
     try:
         with loop_device():
             return None

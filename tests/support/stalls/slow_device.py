@@ -7,8 +7,8 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from tests.support.cache import Unavailable
 from tests.support.cgroups import io_controller, limited
-from tests.support.servers.cache import Unavailable
 from tests.support.servers.sql import SqlServer
 from tests.support.stalls.redo_sync import Device
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from tests.support.servers.cache import cache_folder
+from tests.support.cache import cache_folder
 from tests.support.servers.clients import load_program, slap
 from tests.support.servers.mysql55 import MySQL55
 from tests.support.servers.sql import SqlServer

@@ -13,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.support.servers.cache import Unavailable, cache_folder
+from tests.support.cache import Unavailable, cache_folder
 
 from tests.support.vm import systems
 from tests.support.vm.machine import Machine

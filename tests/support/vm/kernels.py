@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.support.servers.cache import Unavailable, cache_folder, why_missing
+from tests.support.cache import Unavailable, cache_folder, why_missing
 
 __all__ = ["SERIES", "Kernel", "find", "get"]
 

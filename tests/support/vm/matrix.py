@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from tests.support.servers.cache import Unavailable
+from tests.support.cache import Unavailable
 from tests.support.vm import guest, kernels
 
 __all__ = ["DEFAULT", "GROUPS", "Guest", "Outcome", "render", "run", "update"]

@@ -8,13 +8,16 @@ starts is gone with it.
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.support.servers.cache import Unavailable
+from tests.support.cache import Unavailable
 
 __all__ = [
     "ARCHIVE",
@@ -27,6 +30,7 @@ __all__ = [
     "inside",
     "missing",
     "once",
+    "recorded",
     "run",
     "trust",
 ]
@@ -66,19 +70,34 @@ class Done(NamedTuple):
     said: str
 
 
+_record: Path | None = None
+
+
+@contextmanager
+def recorded(log: Path) -> Iterator[None]:
+    """Append what programs print to a file, while they run."""
+    global _record
+    _record = log
+    try:
+        yield
+    finally:
+        _record = None
+
+
 def _run(argv: Sequence[str | Path], environment: Mapping[str, str]) -> Done:
-    done = subprocess.run(
-        [str(word) for word in argv],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        timeout=SECONDS,
-        check=False,
-        env={**environment, "LC_ALL": "C.UTF-8"},
-    )
-    return Done(done.returncode, done.stdout)
+    with tempfile.TemporaryFile("a+b") if _record is None else _record.open("a+b") as output:
+        start = output.seek(0, os.SEEK_END)
+        done = subprocess.run(
+            [str(word) for word in argv],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            timeout=SECONDS,
+            check=False,
+            env={**environment, "LC_ALL": "C.UTF-8"},
+        )
+        output.seek(start)
+        return Done(done.returncode, output.read().decode(errors="replace"))
 
 
 def run(argv: Sequence[str | Path], **environment: str) -> str:
@@ -95,12 +114,15 @@ def _checked(argv: Sequence[str | Path], environment: Mapping[str, str]) -> str:
     return done.said
 
 
-def _entering(root: Path, before: str, shell: str, script: str) -> list[str]:
-    """Return the command that runs a script in a root folder, after what ``before`` mounts."""
-    quoted = "'" + script.replace("'", "'\\''") + "'"
+def _entering(root: Path, before: str, shell: str, script: str, last: str = "") -> list[str]:
+    """Return the command that runs a script in a root folder, after what ``before`` mounts.
+
+    ``last`` is what enters it, by default chroot.
+    """
+    last = last or f"exec chroot {root}"
     mounts = (
         f"{before} mount -t proc proc {root}/proc && mount -t sysfs sys {root}/sys"
-        f" && mount --rbind /dev {root}/dev && exec chroot {root} {shell} -euc {quoted}"
+        f" && mount --rbind /dev {root}/dev && {last} {shell} -euc {shlex.quote(script)}"
     )
     namespaces = ("--mount", "--propagation=private", "--pid", "--fork", "--kill-child")
     return ["unshare", *namespaces, "/bin/sh", "-euc", mounts]
@@ -129,11 +151,21 @@ def inside(root: Path, script: str, **environment: str) -> str:
 class Overlay:
     """A root folder that begins as another one; what is changed in it stays in its own folder."""
 
-    def __init__(self, base: Path, folder: Path, binds: Mapping[str, Path] | None = None) -> None:
-        """``binds``: folders of this machine, by the names that they have inside."""
-        self._base = base
-        self._folder = folder
+    def __init__(
+        self,
+        base: Path | Overlay,
+        folder: Path,
+        binds: Mapping[str, Path] | None = None,
+        last: Callable[[Path], str] = lambda root: "",
+    ) -> None:
+        """``binds``: folders of this machine, by the names that they have inside; ``last``: the
+        shell command that enters it and runs what follows, for what root may not do there."""
+        self._folder: Path = folder
+        self._lower: str = str(base)
+        if isinstance(base, Overlay):
+            self._lower = f"{base._folder}/upper:{base._lower}"
         self._binds = dict(binds or {})
+        self._last = last
         for name in ("upper", "work", "root"):
             (folder / name).mkdir(parents=True, exist_ok=True)
 
@@ -145,13 +177,14 @@ class Overlay:
         """Run a shell script as root."""
         root = self._folder / "root"
         mounts = (
-            f"mount -t overlay overlay -o lowerdir={self._base},upperdir={self._folder}/upper,"
+            f"mount -t overlay overlay -o lowerdir={self._lower},upperdir={self._folder}/upper,"
             f"workdir={self._folder}/work {root} &&"
         )
         for name, source in self._binds.items():
             place = f"{root}/{name.lstrip('/')}"
             mounts += f" mkdir -p {place} && mount --bind {source} {place} &&"
-        return _run(_entering(root, mounts, "/bin/sh", script), _environment(environment))
+        argv = _entering(root, mounts, "/bin/sh", script, self._last(root))
+        return _run(argv, _environment(environment))
 
     def check(self, script: str, **environment: str) -> str:
         """Run a shell script that is to succeed; return what it printed."""

@@ -12,7 +12,7 @@ import shutil
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.support.servers.cache import Unavailable, cache_folder
+from tests.support.cache import Unavailable, cache_folder
 from tests.support.vm.roots import (
     ARCHIVE,
     MADE_OF,
