@@ -25,7 +25,7 @@ from tests.support.stalls.processlist import running
 BACKENDS = ("bpf", "proc")
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def server(require: Callable[..., None]) -> Iterator[MariaDB]:
     require("root", "bpf", "mariadb")
     with MariaDB(parent=MEMORY) as found:
@@ -101,7 +101,7 @@ def test_a_frozen_file_system_is_thawed_by_what_is_pasted(require: Callable[...,
     require("root", "bpf", "mariadb", "freeze")
     stall = STALLS["frozen-files-mariadb"]
     with stall.started() as (server, made), made:
-        connections = server.connection_ids()
+        connections = server.held_connection_ids()
         done = run("snap", "-p", server.pid)
         lines = done.stdout.splitlines()
         text = " ".join(done.stdout.split())

@@ -4,14 +4,16 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import os
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
@@ -24,6 +26,8 @@ BUILD = Path(__file__).resolve().parents[2] / "build"
 STOPPED_STATES = frozenset("Tt")
 SNAPSHOT_SECONDS = 120
 TRIES = 5
+SHOWN = (0, 3)
+"""Exit codes with a result, whole or not: on a busy machine a capture may not be."""
 
 
 class Scene(NamedTuple):
@@ -65,14 +69,13 @@ def say(text: str) -> None:
     print(f"demo: {text}", flush=True)
 
 
-def snap(pid: int, capture: Path) -> str:
+def snap(pid: int, how: Sequence[str], capture: Path) -> str:
     """Run ``stallscope snap`` on the server, show what it prints, and return it."""
-    command = [str(STALLSCOPE), "snap", "-p", str(pid), "-o", str(capture), "--force"]
-    sudo = os.geteuid() != 0 and may_sudo()
-    printed = shown(["sudo", *command] if sudo else command)
+    command = [str(STALLSCOPE), "snap", "-p", str(pid), *how, "-o", str(capture), "--force"]
+    printed = shown([*by_root(), *command])
     print(printed, flush=True)
-    if sudo:  # a capture is for the eyes of its owner alone
-        subprocess.run(["sudo", "-n", "chown", str(os.getuid()), str(capture)], check=False)
+    if by_root():  # a capture is for the eyes of its owner alone
+        subprocess.run([*by_root(), "chown", str(os.getuid()), str(capture)], check=False)
     return printed
 
 
@@ -82,21 +85,75 @@ def shown(command: list[str]) -> str:
     done = subprocess.run(
         command, stdout=subprocess.PIPE, text=True, timeout=SNAPSHOT_SECONDS, check=False
     )
-    if done.returncode not in (0, 3):
+    if done.returncode not in SHOWN:
         raise DemoError(f"{' '.join(command[:3])} ended with {done.returncode}")
     return done.stdout
 
 
 def write_report(capture: Path, page: Path) -> None:
-    """Write the HTML report of the stall, which explains itself."""
-    shown([str(STALLSCOPE), "report", str(capture), "-o", str(page), "--force"])
-    say(f"look at the stall in a browser: {page}")
+    """Write the HTML report of the stall; its script needs npm's registry once."""
+    try:
+        shown([str(STALLSCOPE), "report", str(capture), "-o", str(page), "--force"])
+    except DemoError:
+        say("so there is no report; all else works without it")
+    else:
+        say(f"look at the stall in a browser: {page}")
 
 
-def may_sudo() -> bool:
-    if shutil.which("sudo") is None:
-        return False
-    return subprocess.run(["sudo", "-n", "true"], capture_output=True, check=False).returncode == 0
+@functools.cache
+def by_root() -> tuple[str, ...]:
+    """Return the command that runs another one as root, where that is needed and asks nothing."""
+    if os.geteuid() == 0 or shutil.which("sudo") is None:
+        return ()
+    tried = subprocess.run(["sudo", "-n", "true"], capture_output=True, check=False)
+    return ("sudo", "-n") if tried.returncode == 0 else ()
+
+
+def unreadable(pid: int) -> str | None:
+    """Return why no backend that looks from outside can read a process, or None."""
+    from stallscope.collectors import probe
+
+    command = [*by_root(), str(probe.find()), "snap", "--pid", str(pid)]
+    tried = subprocess.run(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False
+    )
+    if tried.returncode in SHOWN:
+        return None
+    said = tried.stderr.strip().removeprefix("stallscope-probe: ")
+    return said or f"exit code {tried.returncode}"
+
+
+@contextmanager
+def started(scene: Scene) -> Iterator[tuple[SqlServer, Sequence[str]]]:
+    """Start the server; yield it and the options by which snap can read it here."""
+    from tests.support.servers.child import server_user
+    from tests.support.servers.inside import agent_inside
+
+    def show_server(server: SqlServer) -> None:
+        say(f"started {server.name} {server.version()}, pid {server.pid}, in {server.folder}")
+
+    with scene.server() as server:
+        show_server(server)
+        if os.geteuid() == 0 and server_user() is None:
+            say("as root: this root may not read the processes of other users (CAP_SYS_PTRACE)")
+        reason = unreadable(server.pid)
+        if reason is None:
+            yield server, ()
+            return
+    say(f"it cannot be read from outside here: {reason}")
+    server = scene.server()
+    with agent_inside(server) as rings, server:
+        show_server(server)
+        say("with the in-process library, which records what its threads wait for")
+        yield server, ("--backend", "inproc", "--ring", str(rings))
+
+
+def show_way(capture: Path) -> None:
+    """Say by which backend the server was read, and why by that."""
+    from stallscope.model import capturefile
+
+    taken = capturefile.loads(capture.read_bytes(), capture.name)
+    say(f"read by the backend {taken.backend} ({taken.backend_reason})")
 
 
 def check_unharmed(server: SqlServer, before: frozenset[int]) -> None:
@@ -121,10 +178,10 @@ def check_unharmed(server: SqlServer, before: frozenset[int]) -> None:
     )
 
 
-def capture_stall(scene: Scene, server: SqlServer, capture: Path) -> None:
+def capture_stall(scene: Scene, server: SqlServer, how: Sequence[str], capture: Path) -> None:
     """Take captures until one is of the moment that the scene is about: a storm has others."""
     for left in reversed(range(TRIES)):
-        printed = snap(server.pid, capture)
+        printed = snap(server.pid, how, capture)
         if any(verdict in printed for verdict in scene.verdicts):
             return
         if left:
@@ -134,21 +191,24 @@ def capture_stall(scene: Scene, server: SqlServer, capture: Path) -> None:
 
 def run(scene: Scene, page: Path, keep: bool) -> None:
     capture = page.with_suffix(".jsonl.zst")
-    with scene.server() as server:
-        say(f"started {server.name} {server.version()}, pid {server.pid}, in {server.folder}")
-        with scene.stall(server):
-            say(f"stalled it: {scene.story}")
-            before = server.settled_connection_ids()
-            capture_stall(scene, server, capture)
-            check_unharmed(server, before)
-            if keep:
-                write_report(capture, page)
-                say("the stall goes on until Ctrl-C; try scripts/stallscope in another terminal")
-                say(f"to talk to the server: mariadb --socket={server.socket} --user=root")
-                signal.pause()
+    with started(scene) as (server, how), scene.stall(server):
+        say(f"stalled it: {scene.story}")
+        before = server.held_connection_ids()
+        capture_stall(scene, server, how, capture)
+        show_way(capture)
+        check_unharmed(server, before)
+        if keep:
+            write_report(capture, page)
+            say("the stall goes on until Ctrl-C; try scripts/stallscope in another terminal")
+            say(f"to talk to the server: {server.client_command()}")
+            signal.pause()
     say("the server is stopped and its folder removed")
     if not keep:
         write_report(capture, page)
+        say("to try next:")
+        say(f"  scripts/stallscope analyze {shlex.quote(str(capture))} --full   # all that it saw")
+        say("  scripts/demo --keep, and in another terminal: scripts/stallscope top -p mariadbd")
+        say("  scripts/stallscope doctor   # what works on this machine, and what is missing")
 
 
 def end_once(number: int, frame: FrameType | None) -> NoReturn:

@@ -18,19 +18,14 @@ from typing import Any, ClassVar, Self
 import pymysql
 from pymysql.connections import Connection
 
-from tests.support.servers.cache import MEMORY, Unavailable
-from tests.support.servers.child import Child
+from tests.support.cache import MEMORY, Unavailable
+from tests.support.servers.child import Child, primary_group, server_user
 from tests.support.servers.waiting import PATIENCE, wait_until
 
-__all__ = ["UNPRIVILEGED", "Connection", "Row", "SqlServer"]
+__all__ = ["Connection", "Row", "SqlServer"]
 
 Row = tuple[Any, ...]
 
-UNPRIVILEGED = "nobody"
-"""Owner of server and data when root starts them."""
-
-SETTLED = 6
-"""Listings of the connections, ever further apart, that agree."""
 PROCESSLIST_IDS = "SELECT id FROM information_schema.processlist WHERE id <> CONNECTION_ID()"
 CLIENT_IDS = f"{PROCESSLIST_IDS} AND command <> 'Daemon'"
 ASLEEP = "SELECT COUNT(*) FROM information_schema.processlist WHERE id = %s AND command = 'Sleep'"
@@ -159,9 +154,13 @@ class SqlServer(ABC):
         self._child = None
 
     def give_to_server(self, path: Path) -> None:
-        """Make the unprivileged user the owner of a new path, when root runs this."""
-        if os.geteuid() == 0:
-            shutil.chown(path, UNPRIVILEGED, "nogroup")
+        """Make the server's user the owner of a new path."""
+        if user := server_user():
+            shutil.chown(path, user, primary_group(user))
+
+    def _as_root(self) -> tuple[str, ...]:
+        """Return the options of a server that is to stay root, which servers refuse otherwise."""
+        return ("--user=root",) if os.geteuid() == 0 and server_user() is None else ()
 
     def inside(self, path: Path) -> Path:
         """Return the name under which the server finds a file of this machine."""
@@ -238,27 +237,13 @@ class SqlServer(ABC):
         """Return the ids of all connections but the one that asks."""
         return frozenset(int(row[0]) for row in self.query(PROCESSLIST_IDS))
 
-    def settled_connection_ids(self) -> frozenset[int]:
-        """Return the ids of the connections that stay; those that are just ending are not.
+    def held_connection_ids(self) -> frozenset[int]:
+        """Return the ids of the connections that were made here, and are open on both sides.
 
-        The thread of one that was closed can take a while until it runs again, and learns of it.
+        Others are not known well enough: a tool that is tried closes its own when it likes.
         """
-        seen: list[frozenset[int]] = []
-
-        def settled() -> bool:
-            seen.append(self.connection_ids())
-            return len(seen) >= SETTLED and len(set(seen[-SETTLED:])) == 1
-
-        wait_until(settled, "connections stay the same")
-        return seen[-1] - self._closed()
-
-    def _closed(self) -> frozenset[int]:
-        """Return the ids of connections made here that were closed, gone from the list or not."""
-
-        def is_open(connection: Connection[Any] | None) -> bool:
-            return connection is not None and bool(connection.open)
-
-        return frozenset(id for id, made in list(self._made.items()) if not is_open(made()))
+        held = [id for id, made in list(self._made.items()) if is_open(made())]
+        return self.connection_ids().intersection(held)
 
     def wait_until_alone(self, *but: int) -> None:
         """Wait until no client but these, and the one that asks, is connected.
@@ -291,3 +276,7 @@ class SqlServer(ABC):
 
     def version(self) -> str:
         return str(self.query("SELECT VERSION()")[0][0])
+
+
+def is_open(connection: Connection[Any] | None) -> bool:
+    return connection is not None and bool(connection.open)
