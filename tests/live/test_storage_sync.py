@@ -17,7 +17,9 @@ from tests.support.stalls.load import sysbench_load
 pytestmark = pytest.mark.needs("root", "waits", "mariadb")
 
 MS = 20.0
-"""Long beside what a busy machine adds. Below is memory: a disk's own syncs take any time."""
+"""Below is memory: a disk's own syncs take any time."""
+BUSY = 10
+"""A thread that waits for a CPU makes its sync longer: a wrong unit or a sum would be more."""
 OPTIONS = ("--log-bin=binlog", "--server-id=1", "--sync-binlog=1")
 
 
@@ -30,7 +32,7 @@ def test_the_price_of_a_sync_is_found() -> None:
     costs = {one["class"]: one for one in found["classes"]}
     for name in ("redo", "binlog"):
         assert costs[name]["syncs"] > 10
-        assert MS <= costs[name]["mean_ms"] <= 1.2 * MS
+        assert MS <= costs[name]["mean_ms"] < BUSY * MS
         assert 0 < costs[name]["syncs_per_commit"] <= 1.1
     assert found["setting"] == {"flush_log_at_trx_commit": 1, "sync_binlog": 1}
     rates = {
