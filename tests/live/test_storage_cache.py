@@ -21,7 +21,7 @@ from stallscope.collectors.sql import credentials
 from stallscope.collectors.sql.optionfiles import Sources
 from stallscope.collectors.triggers.settings import StorageSettings
 from stallscope.main import main
-from tests.support.cachefolders import MIB, cached_by_fincore
+from tests.support.cachefolders import MIB, wait_until_as_fincore
 from tests.support.servers import PATIENCE, MariaDB, MySQL97, SqlServer, wait_until
 from tests.support.servers.child import program
 
@@ -90,14 +90,16 @@ def outside(server: SqlServer, path: str) -> str:
 
 
 def test_equal_to_fincore(logging_server: SqlServer, asked: Callable[..., dict[str, Any]]) -> None:
+    def named() -> dict[str, int]:
+        return {
+            outside(logging_server, one["path"]): one["cached_bytes"]
+            for one in asked()["files"]
+            if one["size"] and not one["deleted"] and one["class"] in ("binlog", "data", "undo")
+        }
+
+    assert len(named()) > 8
+    wait_until_as_fincore(named)
     document = asked()
-    named = {
-        outside(logging_server, one["path"]): one["cached_bytes"]
-        for one in document["files"]
-        if one["size"] and not one["deleted"] and one["class"] in ("binlog", "data", "undo")
-    }
-    assert len(named) > 8
-    assert named == cached_by_fincore(*named)
     assert len(binlogs(document)) >= LOGS + 1
     assert document["buffer_pool_bytes"] == 64 * MIB
     assert {"data", "redo", "binlog"} <= {one["class"] for one in document["classes"]}

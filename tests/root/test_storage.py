@@ -351,11 +351,12 @@ def test_an_idle_process(target: Target) -> None:
 def test_totals_grow_from_line_to_line(target: Target) -> None:
     with Counting(target.pid, interval=0.05) as counting:
         do(target, "pwrite", "some", 2, 500)
-        while not (line := counting.line()).files:
+        # On a busy machine the file system's own structures may be in a line before it.
+        while not (found := [one for one in counting.line().files if not one.metadata]):
             pass
         do(target, "pwrite", "some", 1, 500)
         final = counting.finish()
-    assert line.files[0].requests in (1, 2)
+    assert found[0].requests in (1, 2)
     assert file_of(final, "some").requests == 3
 
 

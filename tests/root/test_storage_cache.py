@@ -15,17 +15,17 @@ from pathlib import Path
 import pytest
 
 from stallscope.collectors import probe
-from stallscope.model.storagecache import CachedFile, loads
+from stallscope.model.storagecache import CachedFile, CacheLine, loads
 from tests.root.support import ONE_LINE
 from tests.support.cachefolders import (
     MIB,
     ask,
     by_name,
-    cached_by_fincore,
     filled,
     mounted,
     part_cached,
     process_with,
+    wait_until_as_fincore,
 )
 from tests.support.servers import PATIENCE
 
@@ -61,9 +61,9 @@ def reasons(files: dict[str, CachedFile]) -> dict[str, str]:
     return {name: one.uncache.reason for name, one in files.items() if one.uncache is not None}
 
 
-def assert_as_fincore(files: dict[str, CachedFile]) -> None:
-    wanted = cached_by_fincore(*(one.path for one in files.values() if one.size))
-    assert {one.path: one.cached_bytes for one in files.values() if one.size} == wanted
+def of_files(line: CacheLine) -> dict[str, int]:
+    """Return the cached bytes of the files that are not empty."""
+    return {one.path: one.cached_bytes or 0 for one in line.files if one.size}
 
 
 @pytest.mark.parametrize("kernel", [(), OLD_KERNEL], ids=["cachestat", "mincore"])
@@ -76,7 +76,7 @@ def test_as_fincore_to_the_page(data: Path, kernel: tuple[str, ...]) -> None:
     with process_with(data, "w:binlog.000003", "w:ibdata1") as process:
         line = ask(process.pid, prefix=kernel)
         files = by_name(line)
-        assert_as_fincore(files)
+        wait_until_as_fincore(lambda: of_files(ask(process.pid, prefix=kernel)))
     assert line.method == ("mincore" if kernel else line.method)
     assert len(files) == 10
     assert files["binlog.000001"].cached_bytes == 0
@@ -99,7 +99,7 @@ def test_on_each_file_system(tmp_path: Path, kind: str) -> None:
             line = ask(process.pid, "--uncache", "binlog", "--yes")
             files = by_name(line)
             assert {one.filesystem for one in line.files} == {kind}
-            assert_as_fincore(files)
+            wait_until_as_fincore(lambda: of_files(ask(process.pid)))
             said = reasons(files)
             assert said["binlog.000003"] == "open"
             if kind == "tmpfs":
@@ -394,8 +394,11 @@ def test_as_the_owner_without_any_right() -> None:
         probe_copy = shutil.copy(probe.find(), Path(name) / "stallscope-probe")
         with process_with(folder, "w:ibdata1", "w:binlog.000003", prefix=nobody) as process:
             argv = [*nobody, probe_copy, "cache", "-p", str(process.pid)]
-            done = subprocess.run(argv, capture_output=True, timeout=PATIENCE, check=False)
-            assert done.returncode == 0, done.stderr
-            files = by_name(loads(done.stdout))
-            assert len(files) == 4
-            assert_as_fincore(files)
+
+            def asked() -> dict[str, int]:
+                done = subprocess.run(argv, capture_output=True, timeout=PATIENCE, check=False)
+                assert done.returncode == 0, done.stderr
+                return of_files(loads(done.stdout))
+
+            assert len(asked()) == 4
+            wait_until_as_fincore(asked)

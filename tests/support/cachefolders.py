@@ -9,14 +9,14 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from stallscope.collectors import probe
 from stallscope.model import storagecache
 from stallscope.model.storagecache import CachedFile, CacheLine
-from tests.support.servers import PATIENCE
+from tests.support.servers import PATIENCE, wait_until
 
 __all__ = [
     "MIB",
@@ -27,6 +27,7 @@ __all__ = [
     "mounted",
     "part_cached",
     "process_with",
+    "wait_until_as_fincore",
 ]
 
 MIB = 1 << 20
@@ -109,6 +110,16 @@ def cached_by_fincore(*paths: Path | str) -> dict[str, int]:
         for row in json.loads(done.stdout)["fincore"]:
             found[row["file"]] = int(row["res"])
     return found
+
+
+def wait_until_as_fincore(counted: Callable[[], dict[str, int]]) -> None:
+    """Wait until it counts what fincore counts: between the two some pages may come or go."""
+
+    def agree() -> bool:
+        ours = counted()
+        return ours == cached_by_fincore(*ours)
+
+    wait_until(agree, "fincore counts the same pages")
 
 
 @contextmanager
