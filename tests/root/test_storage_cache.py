@@ -61,9 +61,9 @@ def reasons(files: dict[str, CachedFile]) -> dict[str, str]:
     return {name: one.uncache.reason for name, one in files.items() if one.uncache is not None}
 
 
-def of_files(line: CacheLine) -> dict[str, int]:
+def of_files(line: CacheLine) -> dict[str, int | None]:
     """Return the cached bytes of the files that are not empty."""
-    return {one.path: one.cached_bytes or 0 for one in line.files if one.size}
+    return {one.path: one.cached_bytes for one in line.files if one.size}
 
 
 @pytest.mark.parametrize("kernel", [(), OLD_KERNEL], ids=["cachestat", "mincore"])
@@ -395,7 +395,7 @@ def test_as_the_owner_without_any_right() -> None:
         with process_with(folder, "w:ibdata1", "w:binlog.000003", prefix=nobody) as process:
             argv = [*nobody, probe_copy, "cache", "-p", str(process.pid)]
 
-            def asked() -> dict[str, int]:
+            def asked() -> dict[str, int | None]:
                 done = subprocess.run(argv, capture_output=True, timeout=PATIENCE, check=False)
                 assert done.returncode == 0, done.stderr
                 return of_files(loads(done.stdout))

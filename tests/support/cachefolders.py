@@ -9,7 +9,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -112,7 +112,7 @@ def cached_by_fincore(*paths: Path | str) -> dict[str, int]:
     return found
 
 
-def wait_until_as_fincore(counted: Callable[[], dict[str, int]]) -> None:
+def wait_until_as_fincore(counted: Callable[[], Mapping[str, int | None]]) -> None:
     """Wait until it counts what fincore counts: between the two some pages may come or go."""
 
     def agree() -> bool:
