@@ -25,6 +25,20 @@ VERDICTS = {
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(CHECKOUT)}
 
 
+def demo(*argv: str, **environment: str) -> str:
+    """Run a demo that ends by itself; return what it said."""
+    done = subprocess.run(
+        argv,
+        env={**ENVIRONMENT, **environment},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 @pytest.mark.parametrize(
     "kind",
     [
@@ -35,19 +49,11 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(CHECKOUT)}
 @pytest.mark.needs("web")
 def test_shows_the_verdict(kind: str, open_folder: Path, tmp_path: Path) -> None:
     page = tmp_path / "stall.html"
-    done = subprocess.run(
-        [*DEMO, "--server", kind, "--report", str(page)],
-        env={**ENVIRONMENT, "TMPDIR": str(open_folder)},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "all " in done.stdout
-    assert "connections are still there" in done.stdout
-    assert f"demo: look at the stall in a browser: {page}" in done.stdout.splitlines()
-    assert "scripts/stallscope doctor" in done.stdout.splitlines()[-1]
+    said = demo(*DEMO, "--server", kind, "--report", str(page), TMPDIR=str(open_folder))
+    assert "all " in said
+    assert "connections are still there" in said
+    assert f"demo: look at the stall in a browser: {page}" in said.splitlines()
+    assert "scripts/stallscope doctor" in said.splitlines()[-1]
     text = page.read_text("utf-8")
     assert "What to do" in text
     assert any(f">{verdict}</code>" in text for verdict in VERDICTS[kind])
@@ -63,19 +69,12 @@ def test_takes_the_way_that_is_open(
     preload: str, backend: str, open_folder: Path, tmp_path: Path
 ) -> None:
     more = {"LD_PRELOAD": str(target_path(preload))} if preload else {}
-    done = subprocess.run(
-        [*LIMITED, *DEMO, "--report", str(tmp_path / "stall.html")],
-        env={**ENVIRONMENT, **more, "TMPDIR": str(open_folder)},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "as root: this root may not read the processes of other users" in done.stdout
-    assert f"read by the backend {backend} (" in done.stdout
-    assert ("with the in-process library" in done.stdout) == (backend == "inproc")
-    assert "metadata-lock" in done.stdout
+    page = str(tmp_path / "stall.html")
+    said = demo(*LIMITED, *DEMO, "--report", page, TMPDIR=str(open_folder), **more)
+    assert "as root: this root may not read the processes of other users" in said
+    assert f"read by the backend {backend} (" in said
+    assert ("with the in-process library" in said) == (backend == "inproc")
+    assert "metadata-lock" in said
 
 
 @pytest.mark.nightly
