@@ -15,7 +15,7 @@ from stallscope.model.storage import FileSums, StorageLine
 from tests.root.support import ONE_LINE, assert_unharmed, run_probe
 from tests.support.counting import Counting, file_of
 from tests.support.filesystems import FILE_SYSTEMS, mounted, why_not
-from tests.support.targets import Target
+from tests.support.targets import Script, Target
 
 pytestmark = pytest.mark.needs("root", "waits")
 
@@ -319,21 +319,12 @@ def test_a_process_with_a_root_of_its_own(tmp_path: Path) -> None:
     code = "import os, sys; os.chroot(sys.argv[1]); os.chdir('/'); f = os.open('/data/t.ibd', 66);"
     code += " print('ready', flush=True); sys.stdin.readline(); os.write(f, b'1234567');"
     code += " print('done', flush=True); sys.stdin.readline()"
-    with subprocess.Popen(
-        ["python3", "-c", code, str(tmp_path)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
+    with Script(code, str(tmp_path)) as process:
         with Counting(process.pid) as counting:
-            process.stdin.write("\n")
-            process.stdin.flush()
-            assert process.stdout.readline() == "done\n"
+            process.go_on()
+            assert process.line() == "done"
             final = counting.finish()
-        process.stdin.write("\n")
+        process.go_on()
     assert [(one.path, one.requested_bytes) for one in final.files] == [("/data/t.ibd", 7)]
 
 

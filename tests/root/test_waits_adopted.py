@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.support.servers import PATIENCE, wait_until
 from tests.support.stalls import Device, loop_device
+from tests.support.targets import Script
 from tests.support.watching import Waits, key_of
 
 pytestmark = pytest.mark.needs("root", "waits", "freeze")
@@ -35,19 +34,10 @@ def test_a_write_that_hangs_already_is_seen_with_its_file() -> None:
     with loop_device() as device:
         disk = Device(device.folder, device.folder)
         file = disk.folder / "t1.ibd"
-        with subprocess.Popen(
-            [sys.executable, "-c", WRITER, str(file)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        ) as writer:
-            assert writer.stdin is not None
-            assert writer.stdout is not None
-            assert writer.stdout.readline() == "ready\n"
+        with Script(WRITER, str(file)) as writer:
             disk.freeze()
             try:
-                writer.stdin.write("\n")
-                writer.stdin.flush()
+                writer.go_on()
                 wait_until(lambda: in_pwrite(writer.pid), "the writer hangs")
                 with Waits("--interval", "100", "--threshold", "1", pids=(writer.pid,)) as probe:
                     line = probe.line()

@@ -7,7 +7,6 @@ import itertools
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -22,7 +21,7 @@ from tests.root.support import ONE_LINE, assert_unharmed, run_probe
 from tests.support.known_waits import Call, Made, known_waits, make
 from tests.support.servers import PATIENCE, wait_until
 from tests.support.stalls import Device, loop_device
-from tests.support.targets import Target, target_path
+from tests.support.targets import Script, Target, target_path
 from tests.support.watching import Waits, key_of, watcher
 
 __all__: list[str] = []
@@ -279,21 +278,12 @@ def disk(require: Callable[..., None]) -> Iterator[Device]:
 def test_calls_for_files_on_a_frozen_disk(disk: Device, kind: str) -> None:
     """Which file it is is asked of the kernel without waiting for the disk."""
     file = disk.folder / f"{kind}.ibd"
-    with subprocess.Popen(
-        [sys.executable, "-c", WRITER, kind, str(file)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as writer:
-        assert writer.stdin is not None
-        assert writer.stdout is not None
-        assert writer.stdout.readline() == "ready\n"
+    with Script(WRITER, kind, str(file)) as writer:
         disk.freeze()
         try:
             options = (*BY_POLL, "--interval", "50", "--threshold", "30", "--events")
             with Waits(*options, pids=(writer.pid,)) as probe:
-                writer.stdin.write("\n")
-                writer.stdin.flush()
+                writer.go_on()
                 wait_until(lambda: is_in_state_d(writer.pid), "the writer hangs")
                 line = probe.line()
                 while not any(key.waiters for key in line.keys):

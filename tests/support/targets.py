@@ -13,6 +13,7 @@ import os
 import re
 import select
 import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,6 +27,7 @@ from tests.support.servers import PATIENCE, Late, wait_until
 
 __all__ = [
     "Fact",
+    "Script",
     "Target",
     "TargetError",
     "build_folder",
@@ -231,6 +233,30 @@ class Target:
             self._buffer += data
         line, self._buffer = self._buffer.split(b"\n", 1)
         return line
+
+
+class Script(subprocess.Popen[str]):
+    """A target in Python: it prints ``ready``, and goes on at each line of its stdin."""
+
+    def __init__(self, code: str, *words: str) -> None:
+        pipe = subprocess.PIPE
+        super().__init__([sys.executable, "-c", code, *words], stdin=pipe, stdout=pipe, text=True)
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        assert self.line() == "ready"
+        return self
+
+    def line(self) -> str:
+        """Return the next line that it prints."""
+        assert self.stdout is not None
+        return self.stdout.readline().rstrip("\n")
+
+    def go_on(self) -> None:
+        """Let it do what it waits to do."""
+        assert self.stdin is not None
+        self.stdin.write("\n")
+        self.stdin.flush()
 
 
 def is_asleep(task: Path) -> bool:
