@@ -38,63 +38,57 @@ package_file() {
 		{ as_root apt-get update -q && (cd "$folder" && apt-get download -q "$package"); }
 }
 
-# MariaDB's own plugins, which Debian has in the package that would set a server up.
-get_mariadb_plugins() {
-	local version folder=$cache/mariadb-plugins
-	local inside=usr/lib/mysql/plugin
-	[ ! -e "/$inside/metadata_lock_info.so" ] || return 0
+# Downloads packages of the version of mariadbd, which refuses a plugin of another one, and keeps some
+# of their files; to install them would set a server up, or a cluster's programs. $1: the artifact,
+# $2: how much, $3: moves what to keep from the folder root to where it belongs, then the packages.
+get_from_mariadb() {
+	local artifact=$1 size=$2 keep=$3 version folder=$cache/$1
+	shift 3
 	version=$(dpkg-query -W -f '${Version}' mariadb-server-core 2>/dev/null) || {
-		unavailable mariadb-plugins "mariadbd is from no package of Debian"
+		unavailable "$artifact" "mariadbd is from no package of Debian"
 		return 0
 	}
-	# A plugin of another version is refused.
 	[ "$(cat "$folder/version" 2>/dev/null)" != "$version" ] || return 0
-	report "downloading MariaDB's plugins (4 MB) from the package mariadb-server"
+	report "downloading $artifact ($size) from the package $1"
 	rm -rf "$folder" "$folder.part"
 	mkdir -p "$folder.part"
 	if ! {
-		package_file "$folder.part" "mariadb-server=$version" &&
-			dpkg-deb -x "$folder.part"/mariadb-server_*.deb "$folder.part/root" &&
-			mv "$folder.part/root/$inside" "$folder.part/plugin" &&
+		unpack_packages "$folder.part" "$1=$version" "${@:2}" &&
+			(cd "$folder.part" && "$keep") &&
 			rm -rf "$folder.part"/{root,*.deb} &&
 			echo "$version" >"$folder.part/version"
 	} >"$log" 2>&1; then
-		unavailable mariadb-plugins "apt could not download mariadb-server $version: $(reason)"
+		unavailable "$artifact" "apt could not download $1 $version: $(reason)"
 		rm -rf "$folder.part"
 		return 0
 	fi
 	mv "$folder.part" "$folder"
-	available mariadb-plugins
+	available "$artifact"
 }
 
-# The engine alone: its package would install a server, and a cluster's programs, with it.
+# Into the folder root in the first one.
+unpack_packages() {
+	local folder=$1 package
+	shift
+	for package; do
+		package_file "$folder" "$package" || return
+	done
+	for package in "$folder"/*.deb; do
+		dpkg-deb -x "$package" "$folder/root" || return
+	done
+}
+
+keep_plugins() { mv root/usr/lib/mysql/plugin plugin; }
+keep_myrocks() { keep_plugins && mkdir lib && cp -P root/usr/lib/*/libsnappy.so.1* lib; }
+
+# MariaDB's own plugins.
+get_mariadb_plugins() {
+	[ ! -e /usr/lib/mysql/plugin/metadata_lock_info.so ] || return 0
+	get_from_mariadb mariadb-plugins "4 MB" keep_plugins mariadb-server
+}
+
 get_myrocks() {
-	local version folder=$cache/myrocks
-	version=$(dpkg-query -W -f '${Version}' mariadb-server-core 2>/dev/null) || {
-		unavailable myrocks "mariadbd is from no package of Debian"
-		return 0
-	}
-	[ "$(cat "$folder/version" 2>/dev/null)" != "$version" ] || return 0
-	report "downloading MyRocks (3 MB) from the package mariadb-plugin-rocksdb"
-	rm -rf "$folder" "$folder.part"
-	mkdir -p "$folder.part/lib"
-	if ! {
-		package_file "$folder.part" "mariadb-plugin-rocksdb=$version" &&
-			package_file "$folder.part" libsnappy1v5 &&
-			for package in "$folder.part"/*.deb; do
-				dpkg-deb -x "$package" "$folder.part/root" || break
-			done &&
-			mv "$folder.part/root/usr/lib/mysql/plugin" "$folder.part/plugin" &&
-			cp -P "$folder.part"/root/usr/lib/*/libsnappy.so.1* "$folder.part/lib" &&
-			rm -rf "$folder.part"/{root,*.deb} &&
-			echo "$version" >"$folder.part/version"
-	} >"$log" 2>&1; then
-		unavailable myrocks "apt could not download mariadb-plugin-rocksdb: $(reason)"
-		rm -rf "$folder.part"
-		return 0
-	fi
-	mv "$folder.part" "$folder"
-	available myrocks
+	get_from_mariadb myrocks "3 MB" keep_myrocks mariadb-plugin-rocksdb libsnappy1v5
 }
 
 # Fails where it is not to be had, and says so. $1: for whom, $2: the file, $3: the artifact that is
