@@ -23,7 +23,7 @@ struct stall_server_function {
 	// As symbol tables have it: see stall_worker_find_functions. Ends with NULL.
 	const char *patterns[3];
 	enum stall_wait_role role; // of a wait inside it
-	bool event;		   // it is no wait: the call itself says that a deadlock was found
+	bool event;		   // the call is not a wait: it reports a deadlock
 	bool prepares; // the wait is in one of these functions, which its caller calls next:
 	const char *waits_in[3];
 	uint8_t lock_arg, second_arg; // 1 to 6, 0 none

@@ -53,8 +53,8 @@ struct stall_error *stall_wait_file_join(const struct stall_wait_file *file, cha
 // sees it. False: there is no such link (any more).
 bool stall_wait_file_link(const struct stall_target *target, const char *link, char *ret,
 			  size_t size);
-// What is open at a descriptor: its path, and whether it was unlinked, which the path then says no
-// more. False: there is no such descriptor (any more).
+// What is open at a descriptor: its path, and whether it was unlinked, which the path then no longer
+// says. False: there is no such descriptor.
 bool stall_wait_file_at(const struct stall_target *target, int fd, char *ret_path, size_t size,
 			struct statx *ret_status, bool *ret_deleted);
 // stat(2) that asks no server of a network: it may not answer.

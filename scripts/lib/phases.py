@@ -20,7 +20,7 @@ __all__ = ["NOTE", "PHASE", "Phases", "failing_line"]
 PHASE = "phase: "
 NOTE = "notice: "
 LINE_SECONDS = 30.0
-"""Between two lines where there is no terminal."""
+"""The time between two lines when there is no terminal."""
 MOVE_SECONDS = 0.5
 WIDTH = 79
 # pip's own errors of this kind stand before and behind what they are about.

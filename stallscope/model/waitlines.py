@@ -220,7 +220,7 @@ class Hits(msgspec.Struct, frozen=True):
 
     count: Count
     event: bool = False
-    """It is no wait: a deadlock was found."""
+    """The call is not a wait: it reports a deadlock."""
 
 
 class WaitLine(msgspec.Struct, frozen=True):

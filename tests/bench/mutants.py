@@ -47,15 +47,15 @@ FOLDERS = ("stallscope", "collectors", "analyzers", "scripts/lib", "pmp", "ebpf"
 TESTS = ("tests/unit", "tests/root", "tests/live")
 WITHOUT = ("nightly", "alone")
 CPU_SECONDS = 60.0
-"""Of the tests that one mutant is given to, the nearest and quickest ones."""
+"""The CPU time of the tests that one mutant runs: the nearest and quickest ones."""
 CPU_FACTOR = 5
 """A mutant that takes more than this much longer than the line as it was never ends."""
 WALL_SECONDS = 1800.0
 """It never ends: more than pytest lets one test wait (pyproject.toml)."""
 FILE_SECONDS = 0.5
-"""Of CPU time, to read a file of tests."""
+"""The CPU time that reading one file of tests takes."""
 FIRST = 30
-"""So many of the nearest tests run first: mostly one of them fails."""
+"""How many of the nearest tests run first: usually one of them fails."""
 DATA_LIMIT = 8 << 30
 SECONDS = itertools.count(1)
 

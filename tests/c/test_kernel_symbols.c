@@ -12,7 +12,7 @@
 #include "check.h"
 #include "refused_call.h"
 
-#define EVERY 30011 // every so many functions: each is searched in the whole list
+#define EVERY 30011 // one function in so many is tried: each search reads the whole list
 #define MAX_QUERIES 256
 
 struct function {

@@ -210,7 +210,7 @@ static uint64_t sum_of_lost(const volatile struct stall_ring_header *header)
 	return sum;
 }
 
-// What there is no room for is lost and counted, and no SIGBUS.
+// What does not fit is lost and counted, and raises no SIGBUS.
 static void test_short_of_room(const char *directory)
 {
 	struct run run;

@@ -19,7 +19,7 @@ from rich.progress import Progress, TaskID, TextColumn, TimeElapsedColumn
 __all__ = ["Board", "Tally"]
 
 LINE_SECONDS = 30.0
-"""Between two lines where there is no terminal."""
+"""The time between two lines when there is no terminal."""
 MOST_OF_A_FAILURE = 6000
 """Characters: its end says what failed. All of it is in the step's log."""
 
