@@ -3,14 +3,17 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
-#include <stdbool.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
+
+#include "base/clock.h"
 
 #ifndef SYS_close_range
 #define SYS_close_range 436
@@ -48,6 +51,65 @@ void stall_child_set_signals(void)
 	signal(SIGPIPE, SIG_IGN);
 }
 
+#define END_NS UINT64_C(100000000)
+#define MAX_LEFT 64
+
+static pthread_mutex_t left_lock = PTHREAD_MUTEX_INITIALIZER;
+static pid_t left[MAX_LEFT];
+
+// Those of a parent that was forked are not ours: waitpid(2) then fails, and they are forgotten.
+static size_t reap_left(void)
+{
+	size_t count = 0;
+
+	for (size_t i = 0; i < MAX_LEFT; i++) {
+		if (left[i] && waitpid(left[i], NULL, __WALL | WNOHANG) != 0)
+			left[i] = 0;
+		count += left[i] != 0;
+	}
+	return count;
+}
+
+static void leave(pid_t pid)
+{
+	pthread_mutex_lock(&left_lock);
+	reap_left();
+	for (size_t i = 0; i < MAX_LEFT; i++) {
+		if (left[i])
+			continue;
+		left[i] = pid;
+		break;
+	}
+	pthread_mutex_unlock(&left_lock);
+}
+
+size_t stall_children_left(void)
+{
+	pthread_mutex_lock(&left_lock);
+	size_t count = reap_left();
+	pthread_mutex_unlock(&left_lock);
+	return count;
+}
+
+bool stall_child_end(pid_t pid)
+{
+	uint64_t until_ns = stall_clock_ns(CLOCK_MONOTONIC) + END_NS;
+	struct timespec nap = {.tv_nsec = 100000};
+
+	if (kill(pid, SIGKILL) < 0 && errno == EPERM) {
+		// In a sandbox, which forbids it: it ends as its socket closes, or with us.
+		leave(pid);
+		return true;
+	}
+	do {
+		if (waitpid(pid, NULL, __WALL | WNOHANG) != 0)
+			return true;
+		nanosleep(&nap, NULL);
+	} while (stall_clock_ns(CLOCK_MONOTONIC) < until_ns);
+	leave(pid);
+	return false;
+}
+
 pid_t stall_idle_child_create(void)
 {
 	// A child inherits its parent's setting, so the parent need not wait until the child has
@@ -76,8 +138,7 @@ void stall_idle_child_destroy(pid_t child)
 {
 	int errnum = errno;
 
-	kill(child, SIGKILL);
-	waitpid(child, NULL, __WALL);
+	stall_child_end(child);
 	errno = errnum;
 }
 

@@ -4,17 +4,24 @@
 #ifndef STALL_CHILD_PROCESS_H
 #define STALL_CHILD_PROCESS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <sys/types.h>
 #include <sys/uio.h>
 
 #define STALL_CHILD_FD 3
-#define STALL_CHILD_MAX_FDS 4
+#define STALL_CHILD_MAX_FDS 5
 
 // Keeps these descriptors, under the numbers from STALL_CHILD_FD on; 0, 1 and 2 are /dev/null.
 void stall_child_keep_only(const int *fds, int count);
 // The program decides when it ends, also after a Ctrl-C that the terminal sends to both.
 void stall_child_set_signals(void);
+
+// Ends a child by SIGKILL and waits for it a moment. One that waits for a disk that does not answer
+// cannot be ended now: it is left behind, and reaped when another child ends after it. False: it is.
+bool stall_child_end(pid_t pid);
+// How many of those are still there.
+size_t stall_children_left(void);
 
 // A child that does nothing, to try operations on it before a target. Its own user may read it,
 // like a server, even where this process forbids that for itself. It ends with its parent. -1 and

@@ -10,7 +10,7 @@ static inline uint64_t stall_clock_ns(clockid_t clock)
 	struct timespec now;
 
 	clock_gettime(clock, &now);
-	return now.tv_sec * UINT64_C(1000000000) + now.tv_nsec;
+	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
 #endif

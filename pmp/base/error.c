@@ -7,20 +7,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/printable.h"
+
 struct stall_error stall_enomem = {
 	.code = STALL_ERROR_NO_MEMORY,
 	.errnum = ENOMEM,
 	.message = "cannot allocate memory",
 };
-
-// Paths and names from a target end up in messages: they must not break the line or the terminal.
-static void make_one_line(char *message)
-{
-	for (char *c = message; *c; c++) {
-		if ((unsigned char)*c < ' ' || *c == 0x7f)
-			*c = '?';
-	}
-}
 
 static struct stall_error *error_take(enum stall_error_code code, int errnum, char *message)
 {
@@ -31,7 +24,8 @@ static struct stall_error *error_take(enum stall_error_code code, int errnum, ch
 		free(message);
 		return &stall_enomem;
 	}
-	make_one_line(message);
+	// Paths and names from a target end up in messages.
+	stall_make_printable(message, strlen(message));
 	*err = (struct stall_error){.code = code, .errnum = errnum, .message = message};
 	return err;
 }

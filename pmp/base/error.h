@@ -17,6 +17,7 @@ enum stall_error_code {
 	STALL_ERROR_USAGE,	 // wrong command line
 	STALL_ERROR_AGAIN,	 // the process changed meanwhile: another attempt may succeed
 	STALL_ERROR_LATE,	 // something did not answer in time
+	STALL_ERROR_CODES,
 };
 
 struct stall_error {

@@ -19,7 +19,7 @@
 
 static struct stall_error *check_pidfd(void)
 {
-	_cleanup_close_ int fd = syscall(SYS_pidfd_open, getpid(), 0);
+	_cleanup_close_ int fd = (int)syscall(SYS_pidfd_open, getpid(), 0);
 
 	if (fd >= 0)
 		return NULL;
@@ -96,7 +96,7 @@ static struct stall_error *check_perf(void)
 		.exclude_callchain_user = 1,
 	};
 	_cleanup_close_ int fd =
-		syscall(SYS_perf_event_open, &attr, 0, -1, -1, PERF_FLAG_FD_CLOEXEC);
+		(int)syscall(SYS_perf_event_open, &attr, 0, -1, -1, PERF_FLAG_FD_CLOEXEC);
 
 	if (fd >= 0)
 		return NULL;

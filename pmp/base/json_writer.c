@@ -4,6 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
+#include "base/printable.h"
+
 void stall_json_init(struct stall_json *json)
 {
 	*json = (struct stall_json){};
@@ -17,21 +20,9 @@ void stall_json_deinit(struct stall_json *json)
 
 static bool reserve(struct stall_json *json, size_t more)
 {
-	if (json->failed)
-		return false;
-	if (json->capacity - json->size >= more)
-		return true;
-	size_t capacity = json->capacity ? json->capacity * 2 : 65536;
-	while (capacity - json->size < more)
-		capacity *= 2;
-	char *data = realloc(json->data, capacity);
-	if (!data) {
-		json->failed = true;
-		return false;
-	}
-	json->data = data;
-	json->capacity = capacity;
-	return true;
+	if (!json->failed)
+		json->failed = !stall_array_reserve(&json->data, json->size, more, &json->capacity);
+	return !json->failed;
 }
 
 static void put(struct stall_json *json, const char *bytes, size_t size)
@@ -94,7 +85,7 @@ static void put_decimal(struct stall_json *json, uint64_t value)
 	char text[20];
 	size_t at = sizeof(text);
 	do {
-		text[--at] = '0' + value % 10;
+		text[--at] = (char)('0' + value % 10);
 		value /= 10;
 	} while (value);
 	put(json, text + at, sizeof(text) - at);
@@ -122,7 +113,7 @@ void stall_json_ms(struct stall_json *json, uint64_t ns)
 	separate(json);
 	put_decimal(json, ns / 1000000);
 	for (size_t at = sizeof(text) - 2; at; at--) {
-		text[at] += rest % 10;
+		text[at] = (char)('0' + rest % 10);
 		rest /= 10;
 	}
 	put(json, text, sizeof(text) - 1);
@@ -143,39 +134,6 @@ void stall_json_hex(struct stall_json *json, uint64_t value)
 	text[--at] = '0';
 	put(json, "\"", 1);
 	put(json, text + at, sizeof(text) - at);
-}
-
-// The length of the UTF-8 sequence at `bytes`, 0 where it is not a valid one. (Unicode 15, table
-// 3-7: no overlong forms, no surrogates, nothing above U+10FFFF.)
-static size_t utf8_length(const unsigned char *bytes, size_t size)
-{
-	unsigned char first = bytes[0], low = 0x80, high = 0xbf;
-	size_t length;
-
-	if (first < 0x80)
-		return 1;
-	if (first >= 0xc2 && first <= 0xdf)
-		length = 2;
-	else if (first >= 0xe0 && first <= 0xef)
-		length = 3;
-	else if (first >= 0xf0 && first <= 0xf4)
-		length = 4;
-	else
-		return 0;
-	if (first == 0xe0)
-		low = 0xa0;
-	else if (first == 0xed)
-		high = 0x9f;
-	else if (first == 0xf0)
-		low = 0x90;
-	else if (first == 0xf4)
-		high = 0x8f;
-	if (size < length || bytes[1] < low || bytes[1] > high)
-		return 0;
-	for (size_t i = 2; i < length; i++)
-		if (bytes[i] < 0x80 || bytes[i] > 0xbf)
-			return 0;
-	return length;
 }
 
 static void put_escape(struct stall_json *json, unsigned int code)
@@ -204,7 +162,7 @@ void stall_json_string_n(struct stall_json *json, const char *string, size_t siz
 		i = plain;
 		if (i == size)
 			break;
-		size_t length = utf8_length(bytes + i, size - i);
+		size_t length = stall_utf8_length(bytes + i, size - i);
 		if (!length) {
 			put(json, "\xef\xbf\xbd", 3); // U+FFFD
 			i++;
@@ -215,8 +173,7 @@ void stall_json_string_n(struct stall_json *json, const char *string, size_t siz
 			put(json, string + i, 1);
 		} else if (length == 1) {
 			put_escape(json, bytes[i]);
-		} else if (length == 2 && bytes[i] == 0xc2 && bytes[i + 1] < 0xa0) {
-			// C1 controls: terminals take U+009B for an escape sequence.
+		} else if (stall_utf8_is_control(bytes + i, length)) {
 			put_escape(json, bytes[i + 1]);
 		} else {
 			put(json, string + i, length);

@@ -59,11 +59,12 @@ static struct stall_error *parse(const char *word, size_t length, struct stall_l
 	memcpy(text, word, length);
 	text[length] = '\0';
 	char *equals = strchr(text, '=');
-	if (!equals || equals == text || equals - text >= MAX_KEY)
+	size_t size = equals ? (size_t)(equals - text) : 0;
+	if (!size || size >= MAX_KEY)
 		return stall_usage("--layout \"%s\": KEY=NUMBER is wanted", text);
 	*equals = '\0';
 	*ret = (struct stall_layout_entry){};
-	memcpy(ret->key, text, equals - text);
+	memcpy(ret->key, text, size);
 	errno = 0;
 	ret->value = strtoll(equals + 1, &rest, 0);
 	if (errno || rest == equals + 1 || *rest)

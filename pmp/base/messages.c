@@ -82,7 +82,7 @@ struct stall_error *stall_command_lines_take(struct stall_command_lines *lines, 
 
 	lines->used += got;
 	while (!*handler->over && (newline = memchr(lines->text, '\n', lines->used))) {
-		size_t length = newline - lines->text;
+		size_t length = (size_t)(newline - lines->text);
 
 		*newline = '\0';
 		struct stall_error *err = take_line(lines, length, handler);

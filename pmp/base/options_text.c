@@ -17,7 +17,8 @@ struct stall_error *stall_usage(const char *format, ...)
 	va_start(args, format);
 	vsnprintf(message, sizeof(message), format, args);
 	va_end(args);
-	return stall_error_create(STALL_ERROR_USAGE, "%s; see stallscope-probe --help", message);
+	return stall_error_create(STALL_ERROR_USAGE, "%s; see %s --help", message,
+				  program_invocation_short_name);
 }
 
 struct stall_error *stall_parse_number(const char *name, const char *text, uint64_t min,

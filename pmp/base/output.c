@@ -8,11 +8,13 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <zstd.h>
 
+#include "base/array.h"
 #include "base/child_process.h"
 #include "base/cleanup.h"
 
@@ -20,6 +22,7 @@
 #define PATIENCE_MS 5000
 #define SHORT_PATIENCE_MS 200
 #define MAX_WAITING 8
+#define MAX_MESSAGE 1024
 
 struct stall_output {
 	char *path; // NULL: stdout
@@ -103,7 +106,7 @@ static struct stall_error *open_temporary(struct stall_output *output)
 	return NULL;
 }
 
-static struct stall_error *open_file(struct stall_output *output, const char *path)
+static struct stall_error *set_path(struct stall_output *output, const char *path)
 {
 	output->path = strdup(path);
 	if (!output->path)
@@ -117,20 +120,26 @@ static struct stall_error *open_file(struct stall_output *output, const char *pa
 	else if (slash == output->path)
 		output->directory = strdup("/");
 	else
-		output->directory = strndup(output->path, slash - output->path);
+		output->directory = strndup(output->path, (size_t)(slash - output->path));
 	if (!output->directory)
 		return &stall_enomem;
-	output->dirfd = open(output->directory, O_DIRECTORY | O_RDONLY | O_CLOEXEC);
-	if (output->dirfd < 0)
-		return stall_error_os(errno, "%s: cannot open its directory", path);
+	return NULL;
+}
 
+// In a child: a folder on a disk that does not answer keeps who opens it.
+static struct stall_error *open_folder(struct stall_output *output)
+{
+	output->dirfd = open(output->directory, O_DIRECTORY | O_PATH | O_CLOEXEC);
+	if (output->dirfd < 0)
+		return stall_error_os(errno, "%s: cannot open its directory", output->path);
 	struct stall_error *err = check_existing(output);
 	if (err)
 		return err;
 	// The commit finds out whether it can be written: a file system that is frozen, or waits
 	// for its disk, blocks any process that creates a file there.
 	if (faccessat(output->dirfd, ".", W_OK | X_OK, AT_EACCESS) < 0)
-		return stall_error_os(errno, "%s: cannot create a file in its directory", path);
+		return stall_error_os(errno, "%s: cannot create a file in its directory",
+				      output->path);
 	return NULL;
 }
 
@@ -168,25 +177,6 @@ struct stall_error *stall_output_create_null(struct stall_output **ret)
 	return stall_output_create_fd(-1, ret);
 }
 
-struct stall_error *stall_output_create(const char *path, bool force, struct stall_output **ret)
-{
-	_cleanup_(stall_output_destroyp) struct stall_output *output = NULL;
-
-	if (!path)
-		return stall_output_create_fd(STDOUT_FILENO, ret);
-	struct stall_error *err = stall_output_create_null(&output);
-	if (err)
-		return err;
-	output->force = force;
-	err = open_file(output, path);
-	if (!err && ends_with(path, ".zst"))
-		err = start_zstd(output);
-	if (err)
-		return err;
-	*ret = no_cleanup_ptr(output);
-	return NULL;
-}
-
 void stall_output_let_all_read(struct stall_output *output)
 {
 	output->all_may_read = true;
@@ -217,22 +207,15 @@ static struct stall_error *write_all(struct stall_output *output, const char *da
 		if (written < 0)
 			return stall_error_os(errno, "%s: cannot write", shown(output));
 		data += written;
-		size -= written;
+		size -= (size_t)written;
 	}
 	return NULL;
 }
 
 static struct stall_error *keep(struct stall_output *output, const char *data, size_t size)
 {
-	if (size > output->capacity - output->size) {
-		size_t capacity = (output->size + size) * 2;
-		char *grown = realloc(output->data, capacity);
-
-		if (!grown)
-			return &stall_enomem;
-		output->data = grown;
-		output->capacity = capacity;
-	}
+	if (!stall_array_reserve(&output->data, output->size, size, &output->capacity))
+		return &stall_enomem;
 	memcpy(output->data + output->size, data, size);
 	output->size += size;
 	return NULL;
@@ -323,6 +306,17 @@ static struct stall_error *give_name(struct stall_output *output)
 	return NULL;
 }
 
+// The name is only safe once the directory is on disk too.
+static struct stall_error *sync_folder(const struct stall_output *output)
+{
+	_cleanup_close_ int folder = openat(output->dirfd, ".", O_DIRECTORY | O_RDONLY | O_CLOEXEC);
+
+	if (folder < 0 || (fsync(folder) < 0 && errno != EINVAL))
+		return stall_error_os(errno, "%s: cannot write its directory to disk",
+				      output->path);
+	return NULL;
+}
+
 static struct stall_error *write_file(struct stall_output *output)
 {
 	struct stall_error *err = open_temporary(output);
@@ -333,28 +327,31 @@ static struct stall_error *write_file(struct stall_output *output)
 		err = stall_error_os(errno, "%s: cannot write to disk", output->path);
 	if (!err)
 		err = give_name(output);
-	// The name is only safe once the directory is on disk too.
-	if (!err && fsync(output->dirfd) < 0 && errno != EINVAL)
-		err = stall_error_os(errno, "%s: cannot write its directory to disk", output->path);
+	if (!err)
+		err = sync_folder(output);
 	if (output->temporary[0])
 		unlinkat(output->dirfd, output->temporary, 0);
 	return err;
 }
 
-// Sends the message of an error, or nothing.
-static _Noreturn void child_main(struct stall_output *output, int answer)
+typedef struct stall_error *(*work_function)(struct stall_output *output);
+
+// Sends the message of an error, or an empty one with the folder.
+static _Noreturn void child_main(struct stall_output *output, work_function work, int answer)
 {
-	const int fds[] = {output->dirfd, answer};
+	const int fds[] = {answer, output->dirfd};
+	char message[MAX_MESSAGE] = "";
+	struct iovec part = {message, sizeof(message)};
 
 	stall_child_set_signals();
-	stall_child_keep_only(fds, 2);
-	output->dirfd = STALL_CHILD_FD;
-	struct stall_error *err = write_file(output);
-	if (err) {
-		ssize_t written = write(STALL_CHILD_FD + 1, err->message, strlen(err->message));
-		(void)written;
-	}
-	_exit(err ? 1 : 0);
+	stall_child_keep_only(fds, output->dirfd < 0 ? 1 : 2);
+	if (output->dirfd >= 0)
+		output->dirfd = STALL_CHILD_FD + 1;
+	struct stall_error *err = work(output);
+	if (err)
+		snprintf(message, sizeof(message), "%s", err->message);
+	stall_send_descriptor(STALL_CHILD_FD, &part, 1, err ? -1 : output->dirfd, 0);
+	_exit(0);
 }
 
 // Children that wait for a disk. Their files are complete once it answers.
@@ -383,62 +380,94 @@ static void hand_over(pid_t pid)
 	}
 }
 
-// False: it does not come in time.
-static bool read_answer(int fd, int timeout_ms, char *ret, size_t size)
+static bool comes_in_time(int socket, int timeout_ms)
 {
-	struct pollfd pollfd = {.fd = fd, .events = POLLIN};
-	ssize_t n;
+	struct pollfd pollfd = {.fd = socket, .events = POLLIN};
 	int ready;
 
 	do {
 		ready = poll(&pollfd, 1, timeout_ms);
 	} while (ready < 0 && errno == EINTR);
-	if (ready <= 0)
-		return false;
-	do {
-		n = read(fd, ret, size - 1);
-	} while (n < 0 && errno == EINTR);
-	ret[n > 0 ? n : 0] = '\0';
-	return true;
+	return ready > 0;
 }
 
-static struct stall_error *write_by_child(struct stall_output *output)
+// Takes the folder that comes with an answer.
+static struct stall_error *read_answer(struct stall_output *output, int socket)
+{
+	char message[MAX_MESSAGE];
+	struct iovec part = {message, sizeof(message)};
+	int folder;
+
+	if (stall_receive_descriptor(socket, &part, 1, &folder) != (ssize_t)sizeof(message))
+		return stall_error_create(STALL_ERROR_OTHER, "%s: the writing process was killed",
+					  output->path);
+	message[sizeof(message) - 1] = '\0';
+	if (output->dirfd < 0)
+		output->dirfd = folder;
+	else
+		stall_closep(&folder);
+	return message[0] ? stall_error_create(STALL_ERROR_OTHER, "%s", message) : NULL;
+}
+
+// `late`: the error where the child gets no answer from the disk, with the time and its number.
+static struct stall_error *by_child(struct stall_output *output, work_function work,
+				    const char *late)
 {
 	size_t before = reap_waiting();
-	char message[1024];
-	int fds[2], status;
+	int sockets[2];
 
 	if (before == MAX_WAITING)
 		return stall_error_create(
 			STALL_ERROR_LATE,
 			"%s is not written: %d files before it still wait for their disk",
 			output->path, MAX_WAITING);
-	if (pipe2(fds, O_CLOEXEC) < 0)
-		return stall_error_os(errno, "pipe");
-	_cleanup_close_ int answer = fds[0];
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets) < 0)
+		return stall_error_os(errno, "socketpair");
+	_cleanup_close_ int answer = sockets[0];
 	pid_t pid = fork();
 	if (pid == 0)
-		child_main(output, fds[1]);
+		child_main(output, work, sockets[1]);
 	int errnum = errno;
-	close(fds[1]);
+	close(sockets[1]);
 	if (pid < 0)
 		return stall_error_os(errnum, "%s: cannot fork the writing process", output->path);
 	int timeout_ms = before ? SHORT_PATIENCE_MS : PATIENCE_MS;
-	if (!read_answer(answer, timeout_ms, message, sizeof(message))) {
+	if (!comes_in_time(answer, timeout_ms)) {
 		hand_over(pid);
-		return stall_error_create(
-			STALL_ERROR_LATE,
-			"%s is not written yet: its file system has not answered for %d ms; "
-			"process %d still writes it",
-			output->path, timeout_ms, pid);
+		return stall_error_create(STALL_ERROR_LATE,
+					  "%s %s: its file system has not answered for %d ms; "
+					  "process %d still %s",
+					  output->path, late, timeout_ms, pid,
+					  output->dirfd < 0 ? "waits" : "writes it");
 	}
-	while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
-		;
-	if (message[0])
-		return stall_error_create(STALL_ERROR_OTHER, "%s", message);
-	if (!WIFEXITED(status) || WEXITSTATUS(status))
-		return stall_error_create(STALL_ERROR_OTHER, "%s: the writing process was killed",
-					  output->path);
+	struct stall_error *err = read_answer(output, answer);
+	stall_child_end(pid);
+	return err;
+}
+
+static struct stall_error *open_by_child(struct stall_output *output)
+{
+	return by_child(output, open_folder, "cannot be written");
+}
+
+struct stall_error *stall_output_create(const char *path, bool force, struct stall_output **ret)
+{
+	_cleanup_(stall_output_destroyp) struct stall_output *output = NULL;
+
+	if (!path)
+		return stall_output_create_fd(STDOUT_FILENO, ret);
+	struct stall_error *err = stall_output_create_null(&output);
+	if (err)
+		return err;
+	output->force = force;
+	err = set_path(output, path);
+	if (!err)
+		err = open_by_child(output);
+	if (!err && ends_with(path, ".zst"))
+		err = start_zstd(output);
+	if (err)
+		return err;
+	*ret = no_cleanup_ptr(output);
 	return NULL;
 }
 
@@ -449,5 +478,5 @@ struct stall_error *stall_output_commit(struct stall_output *output)
 		if (err)
 			return err;
 	}
-	return output->path ? write_by_child(output) : NULL;
+	return output->path ? by_child(output, write_file, "is not written yet") : NULL;
 }

@@ -15,7 +15,6 @@
 // has the nice value of the session. A session belongs to this process only if it is the leader.
 static void raise_session(void)
 {
-	char text[16];
 	_cleanup_close_ int fd = -1;
 
 	if (getsid(0) != getpid())
@@ -23,9 +22,7 @@ static void raise_session(void)
 	fd = open("/proc/self/autogroup", O_WRONLY | O_CLOEXEC);
 	if (fd < 0)
 		return;
-	int length = snprintf(text, sizeof(text), "%d\n", NICE);
-	ssize_t written = write(fd, text, length);
-	(void)written;
+	dprintf(fd, "%d\n", NICE);
 }
 
 void stall_raise_priority(void)

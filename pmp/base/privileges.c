@@ -5,14 +5,17 @@
 #include <fcntl.h>
 #include <linux/capability.h>
 #include <linux/perf_event.h>
+#include <poll.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/child_process.h"
 #include "base/cleanup.h"
 
 struct stall_capability_sets stall_capabilities_read(void)
@@ -47,6 +50,11 @@ bool stall_has_capability(enum stall_capability capability)
 	if (capability >= STALL_CAP_PERFMON)
 		wanted |= STALL_CAPABILITY(SYS_ADMIN);
 	return stall_capabilities_read().effective & wanted;
+}
+
+bool stall_has_rights_of_file(void)
+{
+	return getauxval(AT_SECURE);
 }
 
 static const char *capability_name(enum stall_capability capability)
@@ -175,7 +183,8 @@ static uint64_t needed_capabilities(const struct stall_privileges *privileges)
 	// No worker, and no file but /proc and a record of its own.
 	if (privileges->pokes)
 		return STALL_CAPABILITY(SYS_PTRACE) |
-		       (privileges->opens_programs ? STALL_CAPABILITY(DAC_READ_SEARCH) : 0);
+		       (privileges->opens_programs ? STALL_CAPABILITY(DAC_READ_SEARCH) : 0) |
+		       (privileges->opens_memory ? STALL_CAPABILITY(DAC_OVERRIDE) : 0);
 	// The worker becomes nobody, is made again where a file has killed it, and is killed where
 	// it is late.
 	if (geteuid() == 0)
@@ -198,7 +207,7 @@ static uint64_t needed_capabilities(const struct stall_privileges *privileges)
 static bool is_refused(const struct perf_event_attr *attr)
 {
 	_cleanup_close_ int fd =
-		syscall(SYS_perf_event_open, attr, 0, -1, -1, PERF_FLAG_FD_CLOEXEC);
+		(int)syscall(SYS_perf_event_open, attr, 0, -1, -1, PERF_FLAG_FD_CLOEXEC);
 
 	return fd < 0 && (errno == EACCES || errno == EPERM);
 }
@@ -234,6 +243,33 @@ static bool may_make_files(const char *folder)
 	       (errno != EACCES && errno != EPERM);
 }
 
+#define PATIENCE_MS 1000
+
+// By a child: a disk that does not answer keeps who asks it. Then no more than is needed is kept.
+static bool may_child_make_files(const char *folder)
+{
+	uint8_t may = 1;
+	int fds[2];
+
+	if (pipe2(fds, O_CLOEXEC) < 0)
+		return may_make_files(folder);
+	_cleanup_close_ int from = fds[0], to = fds[1];
+	struct pollfd polled = {.fd = from, .events = POLLIN};
+	pid_t pid = fork();
+	if (pid < 0)
+		return may_make_files(folder);
+	if (pid == 0) {
+		// Who is left behind keeps no pipe of our caller open.
+		stall_child_keep_only(&to, 1);
+		may = may_make_files(folder);
+		_exit(write(STALL_CHILD_FD, &may, 1) != 1);
+	}
+	if (poll(&polled, 1, PATIENCE_MS) > 0 && read(from, &may, 1) != 1)
+		may = 1;
+	stall_child_end(pid);
+	return may;
+}
+
 // To be called without the capability.
 static bool needs_sys_admin(const struct stall_privileges *privileges, uint64_t permitted)
 {
@@ -266,7 +302,7 @@ static struct stall_error *keep(const struct stall_privileges *privileges)
 		return stall_error_os(errno, "cannot give up capabilities");
 	if (needs_sys_admin(privileges, permitted))
 		kept |= permitted & STALL_CAPABILITY(SYS_ADMIN);
-	if (privileges->output_folder && !may_make_files(privileges->output_folder))
+	if (privileges->output_folder && !may_child_make_files(privileges->output_folder))
 		kept |= permitted & STALL_CAPABILITY(DAC_OVERRIDE);
 	if (!write_sets(kept, kept))
 		return stall_error_os(errno, "cannot give up capabilities");

@@ -52,6 +52,10 @@ bool stall_has_capability(enum stall_capability capability);
 void stall_missing_capabilities(const enum stall_capability *wanted, size_t count, char *ret,
 				size_t size);
 
+// Whether the rights of this process are those of its file (capabilities, or set-user-ID) and not of who
+// runs it: then it may read other processes, and neither write to them nor stop them.
+bool stall_has_rights_of_file(void);
+
 // What to do where perf_event_open was refused: an advice as STALL_CAPABILITIES_ADVICE.
 const char *stall_perf_advice(void);
 
@@ -73,7 +77,8 @@ struct stall_privileges {
 	bool opens_programs; // and folders, that a path such as /proc/PID/exe may name
 	bool asks_as_owner;  // what the kernel shows only to the owner of a file
 	bool sets_uprobes;
-	bool pokes;		   // changes a process, and nothing else
+	bool pokes;	   // changes a process, and nothing else
+	bool opens_memory; // of it, for writing: another user's file, in which others may not write
 	bool stops_threads;	   // in a child that raises its priority
 	const char *output_folder; // where files are made; NULL: nowhere
 };

@@ -110,10 +110,10 @@ void stall_sha256_finish(struct stall_sha256 *hash, char ret[STALL_SHA256_TEXT])
 	stall_sha256_add(hash, &pad, 1);
 	for (pad = 0; hash->bytes % sizeof(hash->block) != 56;)
 		stall_sha256_add(hash, &pad, 1);
-	for (int i = 0; i < 8; i++)
-		length[i] = bits >> (56 - 8 * i);
+	for (size_t i = 0; i < 8; i++)
+		length[i] = (uint8_t)(bits >> (56 - 8 * i));
 	stall_sha256_add(hash, length, sizeof(length));
-	for (int i = 0; i < 8; i++)
+	for (size_t i = 0; i < 8; i++)
 		snprintf(ret + 8 * i, STALL_SHA256_TEXT - 8 * i, "%08x", hash->state[i]);
 }
 
@@ -135,12 +135,12 @@ struct stall_error *stall_sha256_file(int fd, uint64_t max, char ret[STALL_SHA25
 			return stall_error_os(errno, "cannot read the program");
 		if (!n)
 			break;
-		at += n;
+		at += (size_t)n;
 		if (at > max)
 			return stall_error_create(STALL_ERROR_LIMIT,
 						  "the program is larger than %llu bytes",
 						  (unsigned long long)max);
-		stall_sha256_add(&hash, piece, n);
+		stall_sha256_add(&hash, piece, (size_t)n);
 	}
 	stall_sha256_finish(&hash, ret);
 	return NULL;

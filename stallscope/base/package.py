@@ -11,7 +11,7 @@ from pathlib import Path
 
 from stallscope.base.childenv import child_environment
 
-__all__ = ["FOLDER", "checkout", "commit", "module_command", "version"]
+__all__ = ["FOLDER", "checkout", "commit", "module_command", "owns", "version"]
 
 FOLDER = Path(__file__).resolve().parents[1]
 """The folder ``stallscope``, installed or of a checkout."""
@@ -21,6 +21,11 @@ _GIT_SECONDS = 10.0
 def checkout() -> Path | None:
     """Return the checkout of this code; None where it is installed."""
     return FOLDER.parent if (FOLDER.parent / "meson.build").is_file() else None
+
+
+def owns(path: Path) -> bool:
+    """Return whether a file is a part of this package, or of its checkout."""
+    return path.resolve().is_relative_to(checkout() or FOLDER)
 
 
 @functools.cache

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import copy
 import difflib
+import os
 import re
+import stat
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,6 +17,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from stallscope.base import package, trust
 from stallscope.base.errors import StallscopeError
 
 __all__ = ["Reader", "Survey", "nearest"]
@@ -53,11 +56,20 @@ def nearest(word: str, known: Sequence[str]) -> str | None:
 class Reader:
     """Reads one kind of file. ``what`` is its name; ``error`` is the type of exceptions. ``names``:
     the key that names an entry of a list of tables in messages, ``{"signature": "id"}``.
+
+    The package's own files are read, and those that no other user can change (trust). ``harmless``:
+    the file runs nothing, so that without privileges any file is read.
     """
 
     def __init__(
-        self, what: str, error: type[StallscopeError], names: Mapping[str, str] | None = None
+        self,
+        what: str,
+        error: type[StallscopeError],
+        names: Mapping[str, str] | None = None,
+        *,
+        harmless: bool = False,
     ) -> None:
+        self._harmless = harmless
         self._what = what
         self._error = error
         self._names = names or {}
@@ -69,15 +81,26 @@ class Reader:
     def load(self, path: Path) -> dict[str, Any]:
         """Return the file's tables. Raises: the error, where it cannot be read or is no TOML."""
         try:
-            if path.stat().st_size > MAX_FILE:
+            with open(self._opened(path), "rb") as file:
+                if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                    raise self._error(f"{path}: not a regular file")
+                data = file.read(MAX_FILE + 1)
+            if len(data) > MAX_FILE:
                 raise self._error(f"{path}: larger than {MAX_FILE} bytes, which no {self._what} is")
-            return tomllib.loads(path.read_text(encoding="utf-8"))
+            return tomllib.loads(data.decode())
+        except trust.DistrustError as error:
+            raise self._error(str(error)) from error
         except OSError as error:
             raise self._error(f"{path}: cannot be read: {error.strerror}") from error
         except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
             raise self._error(
                 f"{path}{_line(path, str(error))}: not valid TOML: {error}"
             ) from error
+
+    def _opened(self, path: Path) -> int:
+        if package.owns(path):
+            return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        return trust.open_file(path, named=self._harmless)
 
     def convert(self, path: Path, data: dict[str, Any], kind: type[T]) -> T:
         """Return the tables of a file as a struct. Raises: the error, with file and line."""
