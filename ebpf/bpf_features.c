@@ -104,7 +104,8 @@ static struct stall_error *check_pid_filter(void)
 
 static struct stall_error *check_ring_buffer(void)
 {
-	_cleanup_close_ int fd = bpf_map_create(BPF_MAP_TYPE_RINGBUF, NULL, 0, 0, 4096, NULL);
+	uint32_t page = (uint32_t)sysconf(_SC_PAGESIZE); // it must be a multiple
+	_cleanup_close_ int fd = bpf_map_create(BPF_MAP_TYPE_RINGBUF, NULL, 0, 0, page, NULL);
 
 	return fd >= 0 ? NULL : missing("no BPF ring buffer", errno, "a newer kernel has it");
 }

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ebpf/denylist.h"
 
-#include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/utsname.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
 
 const struct stall_denied_kernel stall_denylist[] = {
 	{
@@ -42,11 +46,30 @@ static bool is_denied(const struct stall_denied_kernel *entry,
 	return compare(version, end) < 0;
 }
 
-const struct stall_denied_kernel *stall_denylist_find(const char *release, unsigned int uses)
+static bool parse(const char *text, struct stall_kernel_version *ret)
 {
-	struct stall_kernel_version version = {};
+	*ret = (struct stall_kernel_version){};
+	return sscanf(text, "%d.%d.%d", &ret->major, &ret->minor, &ret->patch) >= 2;
+}
 
-	if (sscanf(release, "%d.%d.%d", &version.major, &version.minor, &version.patch) < 2)
+// Debian and Ubuntu keep the release the same through all stable versions, so that modules still
+// load: the version that the fixes are of stands elsewhere.
+static bool find_version(const struct stall_kernel_names *names, struct stall_kernel_version *ret)
+{
+	static const char debian[] = "Debian ";
+	const char *after = strstr(names->version, debian);
+	const char *last = strrchr(names->signature, ' ');
+
+	return (last && parse(last + 1, ret)) || (after && parse(after + strlen(debian), ret)) ||
+	       parse(names->release, ret);
+}
+
+const struct stall_denied_kernel *stall_denylist_find(const struct stall_kernel_names *names,
+						      unsigned int uses)
+{
+	struct stall_kernel_version version;
+
+	if (!find_version(names, &version))
 		return NULL;
 	for (unsigned int i = 0; i < stall_denylist_count; i++) {
 		if ((stall_denylist[i].use & uses) && is_denied(&stall_denylist[i], &version))
@@ -66,10 +89,16 @@ struct stall_error *stall_denylist_error(const char *release,
 
 struct stall_error *stall_denylist_check(unsigned int uses, bool force)
 {
+	_cleanup_close_ int fd = -1;
+	char signature[256] = "";
 	struct utsname name;
 
 	if (force || uname(&name) < 0)
 		return NULL;
-	const struct stall_denied_kernel *entry = stall_denylist_find(name.release, uses);
+	fd = open("/proc/version_signature", O_RDONLY | O_CLOEXEC);
+	if (fd >= 0)
+		(void)!read(fd, signature, sizeof(signature) - 1);
+	const struct stall_kernel_names names = {name.release, name.version, signature};
+	const struct stall_denied_kernel *entry = stall_denylist_find(&names, uses);
 	return entry ? stall_denylist_error(name.release, entry) : NULL;
 }

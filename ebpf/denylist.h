@@ -33,9 +33,17 @@ struct stall_denied_kernel {
 extern const struct stall_denied_kernel stall_denylist[];
 extern const unsigned int stall_denylist_count;
 
-// The entry that forbids `uses` (or-ed) on a kernel of this release ("6.1.0-18-amd64"), or NULL. A
-// release that cannot be read is not denied.
-const struct stall_denied_kernel *stall_denylist_find(const char *release, unsigned int uses);
+// What a kernel says of itself.
+struct stall_kernel_names {
+	const char *release;   // uname -r: "5.10.0-32-amd64"
+	const char *version;   // uname -v: "#1 SMP Debian 5.10.223-1 (2024-08-10)"
+	const char *signature; // of Ubuntu's /proc/version_signature; "" elsewhere
+};
+
+// The entry that forbids `uses` (or-ed) on such a kernel, or NULL. A version that cannot be read is
+// not denied.
+const struct stall_denied_kernel *stall_denylist_find(const struct stall_kernel_names *names,
+						      unsigned int uses);
 
 struct stall_error *stall_denylist_error(const char *release,
 					 const struct stall_denied_kernel *entry);

@@ -25,6 +25,8 @@ struct stall_fair_share {
 	__u64 period;
 	__u64 asked[STALL_FLOWS / 64], asked_before[STALL_FLOWS / 64]; /* a bit for each flow */
 };
+_Static_assert(sizeof(struct stall_fair_share) == 8 * (2 + STALL_FLOWS + STALL_FLOWS / 32),
+	       "no holes");
 
 static inline bool stall_is_due(__u64 *clock, __u64 cost_ns, __u64 now)
 {

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "base/array.h"
 #include "base/clock.h"
 #include "ebpf/ignored_loader.h"
 #include "ebpf/waits_slots.h"
@@ -24,18 +25,15 @@ static struct stall_error *find_process(struct stall_bpf_waits *waits, pid_t pid
 		if (pass->processes[i].pid == pid)
 			return NULL;
 	}
-	struct stall_passes_of *grown =
-		reallocarray(pass->processes, pass->count + 1, sizeof(*grown));
-	if (!grown)
+	if (!stall_array_resize(&pass->processes, pass->count + 1))
 		return &stall_enomem;
-	pass->processes = grown;
 	struct bpf_program *program = waits->skeleton->progs.stall_pass;
 	struct bpf_link *link = waits->no_limit ? NULL : stall_task_iterator_attach(program, pid);
 	if (!link)
 		link = stall_task_iterator_attach(program, 0);
 	if (!link)
 		return stall_error_os(errno, "cannot attach the BPF task iterator");
-	*ret = &grown[pass->count++];
+	*ret = &pass->processes[pass->count++];
 	**ret = (struct stall_passes_of){pid, link};
 	return NULL;
 }

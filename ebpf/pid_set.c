@@ -6,6 +6,8 @@
 #include <stdint.h>
 #include <stdlib.h>
 
+#include "base/array.h"
+
 struct stall_error *stall_pid_set_fill(struct stall_pid_set *set, int map, const pid_t *pids,
 				       size_t count)
 {
@@ -14,10 +16,8 @@ struct stall_error *stall_pid_set_fill(struct stall_pid_set *set, int map, const
 	for (size_t i = 0; i < set->count; i++)
 		bpf_map_delete_elem(map, &set->pids[i]);
 	set->count = 0;
-	pid_t *copy = reallocarray(set->pids, count + 1, sizeof(*copy));
-	if (!copy)
+	if (!stall_array_resize(&set->pids, count))
 		return &stall_enomem;
-	set->pids = copy;
 	for (size_t i = 0; i < count; i++) {
 		if (bpf_map_update_elem(map, &pids[i], &one, BPF_ANY) < 0)
 			return stall_error_os(errno, "cannot choose process %d in the BPF map",

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "base/array.h"
 #include "base/cleanup.h"
 #include "ebpf/bpf_error.h"
 
@@ -44,15 +45,9 @@ struct bpf_link *stall_task_iterator_attach_thread(struct bpf_program *program, 
 
 static struct stall_error *make_room(struct stall_bpf_records *records)
 {
-	if (records->capacity - records->size >= CHUNK)
-		return NULL;
-	size_t capacity = records->capacity ? records->capacity * 2 : CHUNK;
-	uint8_t *data = realloc(records->data, capacity);
-	if (!data)
-		return &stall_enomem;
-	records->data = data;
-	records->capacity = capacity;
-	return NULL;
+	return stall_array_reserve(&records->data, records->size, CHUNK, &records->capacity)
+		       ? NULL
+		       : &stall_enomem;
 }
 
 struct stall_error *stall_task_iterator_run(struct bpf_link *link, size_t max_bytes,

@@ -10,6 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/array.h"
 #include "ebpf/bpf_error.h"
 #include "ebpf/waits_state.h"
 
@@ -146,15 +147,9 @@ void stall_uprobes_deinit(struct stall_uprobes *uprobes)
 
 static struct stall_error *make_room(struct stall_uprobes *uprobes)
 {
-	if (uprobes->count < uprobes->capacity)
-		return NULL;
-	size_t capacity = uprobes->capacity ? uprobes->capacity * 2 : 32;
-	struct stall_uprobe_place *grown = reallocarray(uprobes->places, capacity, sizeof(*grown));
-	if (!grown)
-		return &stall_enomem;
-	uprobes->places = grown;
-	uprobes->capacity = capacity;
-	return NULL;
+	return stall_array_reserve(&uprobes->places, uprobes->count, 1, &uprobes->capacity)
+		       ? NULL
+		       : &stall_enomem;
 }
 
 static struct stall_error *set_uprobe(struct stall_bpf_waits *waits,

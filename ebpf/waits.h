@@ -112,7 +112,7 @@ static inline __u32 stall_frame_hash(const __u64 words[STALL_FRAME_WORDS])
 
 	for (int i = 0; i < STALL_FRAME_WORDS; i++)
 		hash = (hash ^ words[i]) * 0x9e3779b97f4a7c15 + (hash >> 29);
-	return hash >> 32;
+	return (__u32)(hash >> 32);
 }
 
 /* In records; a slot has `reported` and `marked` for the first two. */
@@ -251,6 +251,8 @@ static inline __u64 stall_wait_tag(const struct stall_wait_key *key)
 /* Followed to the bits: these are read by both sides. */
 _Static_assert(sizeof(struct stall_wait_key) == 24, "no holes");
 _Static_assert(sizeof(struct stall_wait_server) == 40, "no holes");
+_Static_assert(sizeof(struct stall_wait_outer) == 32, "no holes");
+_Static_assert(sizeof(struct stall_ignored) == 16, "no holes");
 _Static_assert(sizeof(struct stall_wait_stat) == 64 + 64 + STALL_WAIT_BUCKETS * 8, "cache lines");
 _Static_assert(sizeof(struct stall_wait_slot) == 3 * 64, "cache lines");
 _Static_assert(sizeof(struct stall_storage_stat) == 25 * 8, "no holes");

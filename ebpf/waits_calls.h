@@ -35,6 +35,7 @@ struct stall_call {
 	unsigned char
 		kind; /* enum stall_wait_kind, where it is a wait; a positioned write's is WRITE */
 };
+_Static_assert(sizeof(struct stall_call) == 2, "no holes");
 
 #ifndef __bpf__
 #include <stdint.h>

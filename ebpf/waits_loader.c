@@ -13,6 +13,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/array.h"
 #include "base/cleanup.h"
 #include "ebpf/bpf_error.h"
 #include "ebpf/ignored_loader.h"
@@ -276,12 +277,8 @@ static void set_target_filter(struct stall_bpf_waits *waits)
 
 struct stall_error *stall_bpf_waits_add(struct stall_bpf_waits *waits, pid_t pid)
 {
-	struct stall_waits_target *targets =
-		reallocarray(waits->targets, waits->target_count + 1, sizeof(*targets));
-
-	if (!targets)
+	if (!stall_array_resize(&waits->targets, waits->target_count + 1))
 		return &stall_enomem;
-	waits->targets = targets;
 	stall_bpf_waits_remove(waits, pid); // of a process that had this number before
 	struct stall_error *err = adopt(waits, pid);
 	if (err)
@@ -290,7 +287,7 @@ struct stall_error *stall_bpf_waits_add(struct stall_bpf_waits *waits, pid_t pid
 	if (!tgid)
 		return stall_error_create(STALL_ERROR_NO_PROCESS,
 					  "no process %d in this pid namespace", pid);
-	targets[waits->target_count++] = (struct stall_waits_target){pid, tgid};
+	waits->targets[waits->target_count++] = (struct stall_waits_target){pid, tgid};
 	set_target_filter(waits);
 	return NULL;
 }

@@ -2,18 +2,16 @@
 #include "cache/cache_files.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <linux/magic.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/statfs.h>
 #include <unistd.h>
 
+#include "base/array.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
-#include "snapshot/module_file.h"
 
 #define MAX_NOTES 8
 
@@ -84,10 +82,8 @@ static struct stall_error *make_room(struct stall_cache_scan *scan)
 	if (scan->count < scan->capacity)
 		return NULL;
 	size_t capacity = scan->capacity ? scan->capacity * 2 : 512;
-	struct stall_cache_file *files = reallocarray(scan->files, capacity, sizeof(*files));
-	if (!files)
+	if (!stall_array_resize(&scan->files, capacity))
 		return &stall_enomem;
-	scan->files = files;
 	scan->capacity = capacity;
 	uint32_t *buckets = calloc(capacity * 2, sizeof(*buckets));
 	if (!buckets)
@@ -115,33 +111,37 @@ static bool is_of_kernel(uint64_t filesystem)
 	       filesystem == SECURITYFS_MAGIC;
 }
 
-static uint64_t filesystem_of(struct stall_cache_scan *scan, int fd, uint64_t dev)
+static uint64_t filesystem_of(struct stall_cache_scan *scan, const struct stall_path *where,
+			      const struct stall_path_status *status)
 {
-	struct statfs fs;
+	struct stall_path_status found = *status;
 
-	if (!scan->is_dev_known || scan->known_dev != dev) {
-		if (fstatfs(fd, &fs) < 0)
-			return 0;
-		scan->known_dev = dev;
-		scan->known_filesystem = (uint32_t)fs.f_type;
+	if (!scan->is_dev_known || scan->known_dev != status->dev) {
+		if (!found.filesystem)
+			stall_error_destroy(stall_path_status(where, 0, &found));
+		scan->known_dev = status->dev;
+		scan->known_filesystem = found.filesystem;
 		scan->is_dev_known = true;
 	}
 	return scan->known_filesystem;
 }
 
-// Neither waits for the other end of a FIFO, which the file was just seen not to be, nor changes the
-// time of the last access. Only its owner may ask for the latter.
-static int open_to_read(int path_fd)
+// Does not change the time of the last access.
+static int open_to_read(const struct stall_path *where, int *ret_errnum,
+			struct stall_path_status *ret_status)
 {
-	const int flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
-	char path[32];
+	int fd;
+	struct stall_error *err =
+		stall_path_open(where, STALL_PATH_READ | STALL_PATH_QUIET, &fd, ret_status);
 
-	snprintf(path, sizeof(path), "/proc/self/fd/%d", path_fd);
-	int fd = open(path, flags | O_NOATIME);
-	return fd < 0 && errno == EPERM ? open(path, flags) : fd;
+	if (err)
+		*ret_errnum = err->code == STALL_ERROR_LATE ? ETIME : err->errnum;
+	stall_error_destroy(err);
+	return fd;
 }
 
-static void count(struct stall_cache_scan *scan, struct stall_cache_file *file, int path_fd)
+static void count(struct stall_cache_scan *scan, struct stall_cache_file *file,
+		  const struct stall_path *where)
 {
 	_cleanup_close_ int fd = -1;
 
@@ -149,27 +149,26 @@ static void count(struct stall_cache_scan *scan, struct stall_cache_file *file, 
 		file->errnum = EOPNOTSUPP;
 		return;
 	}
-	fd = open_to_read(path_fd);
-	if (fd < 0) {
-		file->errnum = errno;
+	fd = open_to_read(where, &file->errnum, NULL);
+	if (fd < 0)
 		return;
-	}
 	// The pages are those of the file below, which a mapping leads to, and cachestat(2) does not.
 	file->method =
 		file->filesystem == OVERLAYFS_SUPER_MAGIC ? STALL_CACHE_MINCORE : scan->method;
 	file->errnum = stall_cache_count(fd, file->method, 0, 0, scan->until_ns, &file->counts);
 }
 
-struct stall_error *stall_cache_add_path(struct stall_cache_scan *scan, int path_fd,
-					 const struct stat *st, const char *path, bool deleted,
-					 size_t target, struct stall_cache_file **ret)
+struct stall_error *stall_cache_add_path(struct stall_cache_scan *scan,
+					 const struct stall_path *where,
+					 const struct stall_path_status *status, const char *path,
+					 bool deleted, size_t target, struct stall_cache_file **ret)
 {
-	struct stall_cache_file *known = find(scan, st->st_dev, st->st_ino);
+	struct stall_cache_file *known = find(scan, status->dev, status->ino);
 
 	*ret = known;
 	if (known)
 		return NULL;
-	uint64_t filesystem = filesystem_of(scan, path_fd, st->st_dev);
+	uint64_t filesystem = filesystem_of(scan, where, status);
 	if (is_of_kernel(filesystem))
 		return NULL;
 	if (scan->count >= scan->options->max_files) {
@@ -182,11 +181,11 @@ struct stall_error *stall_cache_add_path(struct stall_cache_scan *scan, int path
 	struct stall_cache_file *file = &scan->files[scan->count];
 	*file = (struct stall_cache_file){
 		.path = strdup(path),
-		.dev = st->st_dev,
-		.ino = st->st_ino,
-		.size = st->st_size,
-		.allocated = (uint64_t)st->st_blocks * 512,
-		.mtime_ns = st->st_mtim.tv_sec * UINT64_C(1000000000) + st->st_mtim.tv_nsec,
+		.dev = status->dev,
+		.ino = status->ino,
+		.size = status->size,
+		.allocated = status->allocated,
+		.mtime_ns = status->mtime_ns,
 		.class = stall_file_class(path, deleted),
 		.filesystem = filesystem,
 		.deleted = deleted,
@@ -195,23 +194,25 @@ struct stall_error *stall_cache_add_path(struct stall_cache_scan *scan, int path
 	if (!file->path)
 		return &stall_enomem;
 	enter(scan, scan->count++);
-	count(scan, file, path_fd);
+	count(scan, file, where);
 	*ret = file;
 	return NULL;
 }
 
 int stall_cache_reopen(const struct stall_cache_scan *scan, const struct stall_cache_file *file)
 {
-	struct stat st;
-	_cleanup_close_ int path_fd = stall_open_in_root(&scan->targets[file->target], file->path);
+	const struct stall_path where = {&scan->targets[file->target], STALL_PATH_IN_ROOT,
+					 file->path, 0};
+	struct stall_path_status status;
+	int errnum = 0, fd = open_to_read(&where, &errnum, &status);
 
-	if (path_fd < 0 || fstat(path_fd, &st) < 0)
-		return -1;
-	if (st.st_dev != file->dev || st.st_ino != file->ino || !S_ISREG(st.st_mode)) {
-		errno = ESTALE;
-		return -1;
+	if (fd >= 0 && (status.dev != file->dev || status.ino != file->ino)) {
+		close(fd);
+		fd = -1;
+		errnum = ESTALE;
 	}
-	return open_to_read(path_fd);
+	errno = errnum;
+	return fd;
 }
 
 struct stall_error *stall_cache_check(const struct stall_cache_scan *scan)

@@ -7,13 +7,14 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <sys/stat.h>
 #include <sys/types.h>
 
 #include "base/error.h"
+#include "base/file_class.h"
+#include "base/hash_index.h"
 #include "cache/cache_pages.h"
-#include "snapshot/target.h"
-#include "waits/wait_files.h"
+#include "proc/path_open.h"
+#include "proc/target.h"
 
 #define STALL_CACHE_MAX_FILES 100000
 #define STALL_CACHE_MAX_FOLDERS 64 // that are given
@@ -96,6 +97,7 @@ struct stall_cache_scan {
 	size_t bucket_count;
 	struct stall_cache_folder *folders;
 	size_t folder_count, folder_capacity;
+	struct stall_hash_index folders_by_path;
 	uint64_t known_dev, known_filesystem; // of the latest file: most are of one
 	bool is_dev_known;
 	bool limit_reached;
@@ -115,10 +117,12 @@ struct stall_error *stall_cache_check(const struct stall_cache_scan *scan);
 
 bool stall_cache_is_memory(const struct stall_cache_file *file);
 
-// `path_fd` is an O_PATH descriptor of a regular file. *ret is NULL where the limit is reached.
-struct stall_error *stall_cache_add_path(struct stall_cache_scan *scan, int path_fd,
-					 const struct stat *st, const char *path, bool deleted,
-					 size_t target, struct stall_cache_file **ret);
+// A regular file. *ret is NULL where the limit is reached.
+struct stall_error *stall_cache_add_path(struct stall_cache_scan *scan,
+					 const struct stall_path *where,
+					 const struct stall_path_status *status, const char *path,
+					 bool deleted, size_t target,
+					 struct stall_cache_file **ret);
 struct stall_error *stall_cache_note(struct stall_cache_scan *scan, const char *format, ...)
 	__attribute__((format(printf, 2, 3)));
 bool stall_cache_is_late(struct stall_cache_scan *scan);

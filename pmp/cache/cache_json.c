@@ -11,6 +11,7 @@
 
 #include "base/cleanup.h"
 #include "cache/cache_plan.h"
+#include "proc/proc_file.h"
 
 // linux/magic.h of older systems lacks some.
 #define XFS_MAGIC 0x58465342
@@ -123,10 +124,8 @@ static void write_process(struct stall_json *json, const struct stall_target *ta
 		{"\nVmSwap:", "swap_bytes"},
 	};
 	char text[8192];
-	_cleanup_close_ int fd = openat(target->procfd, "status", O_RDONLY | O_CLOEXEC);
-	ssize_t length = fd < 0 ? -1 : read(fd, text, sizeof(text) - 1);
 
-	text[length > 0 ? length : 0] = '\0';
+	stall_proc_read(target, "status", text, sizeof(text));
 	stall_json_open(json, '{');
 	stall_json_member_int(json, "pid", target->pid);
 	for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++) {

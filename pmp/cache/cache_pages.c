@@ -12,6 +12,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/privileges.h"
+#include "proc/path_status.h"
 
 // include/uapi/linux/mman.h; the headers of older systems lack both.
 #ifndef SYS_cachestat
@@ -70,11 +71,11 @@ static int count_by_cachestat(int fd, uint64_t offset, uint64_t length,
 
 // Since Linux 5.2 mincore(2) says "all" of a file to those who neither own it nor may write it
 // (can_do_mincore(), mm/mincore.c): what it said would be wrong.
-static bool would_be_shown(int fd, const struct stat *st)
+static bool would_be_shown(int fd, const struct stall_path_status *status)
 {
 	char path[32];
 
-	if (st->st_uid == geteuid() || stall_has_capability(STALL_CAP_FOWNER))
+	if (status->uid == geteuid() || stall_has_capability(STALL_CAP_FOWNER))
 		return true;
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
 	return faccessat(AT_FDCWD, path, W_OK, AT_EACCESS) == 0;
@@ -99,15 +100,15 @@ static int count_by_mincore(int fd, uint64_t offset, uint64_t length, uint64_t u
 			    struct stall_cache_counts *ret)
 {
 	uint64_t cached = 0, page_size = stall_cache_page_size();
-	struct stat st;
+	struct stall_path_status status;
 
-	if (fstat(fd, &st) < 0)
+	if (!stall_fd_status(fd, &status))
 		return errno;
-	if (!would_be_shown(fd, &st))
+	if (!would_be_shown(fd, &status))
 		return EPERM;
-	uint64_t end = length ? offset + length : (uint64_t)st.st_size;
-	if (end > (uint64_t)st.st_size)
-		end = st.st_size;
+	uint64_t end = length ? offset + length : status.size;
+	if (end > status.size)
+		end = status.size;
 	_cleanup_free_ unsigned char *pages = malloc(WINDOW / page_size);
 	if (!pages)
 		return ENOMEM;

@@ -1,101 +1,71 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cache/cache_scan.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
-#include "base/cleanup.h"
 #include "base/clock.h"
 #include "cache/cache_folders.h"
+#include "proc/descriptors.h"
 
 #define MAX_DESCRIPTORS ((size_t)1 << 20)
 
-// The path behind a descriptor of a process, as that process sees it.
-static bool path_of(const struct stall_target *target, const char *link, const struct stat *st,
-		    char *ret, size_t size, bool *ret_deleted)
-{
-	static const char suffix[] = " (deleted)";
-	char path[PATH_MAX + 16], root[PATH_MAX];
-	ssize_t length = readlinkat(target->procfd, link, path, sizeof(path) - 1);
-	size_t cut = sizeof(suffix) - 1;
+struct visit {
+	struct stall_cache_scan *scan;
+	size_t target;
+	struct stall_error *err;
+};
 
-	if (length <= 0)
-		return false;
-	path[length] = '\0';
-	*ret_deleted = st->st_nlink == 0;
-	if (*ret_deleted && (size_t)length > cut && !strcmp(path + length - cut, suffix))
-		path[length - cut] = '\0';
-	stall_target_root(target, root, sizeof(root));
-	snprintf(ret, size, "%s", stall_path_in_root(path, root));
-	return true;
-}
-
-static struct stall_error *scan_descriptor(struct stall_cache_scan *scan, size_t index, int number)
+static bool take_descriptor(void *arg, const struct stall_descriptor *descriptor)
 {
-	const struct stall_target *target = &scan->targets[index];
+	struct visit *visit = arg;
+	struct stall_cache_scan *scan = visit->scan;
 	struct stall_cache_file *file;
-	char link[32], path[PATH_MAX + 16];
-	struct stat st, mode;
-	bool deleted;
+	char link[32];
 
-	snprintf(link, sizeof(link), "fd/%d", number);
-	// The link's own mode says how it was opened (proc_fd_link, fs/proc/fd.c).
-	_cleanup_close_ int fd = openat(target->procfd, link, O_PATH | O_CLOEXEC);
-	if (fd < 0 && errno == ENOENT) // closed meanwhile
-		return NULL;
-	if (fd < 0 || fstatat(target->procfd, link, &mode, AT_SYMLINK_NOFOLLOW) < 0 ||
-	    fstat(fd, &st) < 0) {
-		scan->unreadable++;
-		return NULL;
-	}
-	if (!S_ISREG(st.st_mode) || !path_of(target, link, &st, path, sizeof(path), &deleted))
-		return NULL;
-	struct stall_error *err = stall_cache_add_path(scan, fd, &st, path, deleted, index, &file);
-	if (!err && file) {
-		if (mode.st_mode & S_IWUSR)
+	if (stall_cache_is_late(scan))
+		return false;
+	if (!S_ISREG(descriptor->status.mode))
+		return true;
+	snprintf(link, sizeof(link), "fd/%d", descriptor->fd);
+	const struct stall_path where = {&scan->targets[visit->target], STALL_PATH_IN_PROC, link,
+					 0};
+	visit->err = stall_cache_add_path(scan, &where, &descriptor->status, descriptor->path,
+					  descriptor->deleted, visit->target, &file);
+	if (!visit->err && file) {
+		// The link's own mode says how it was opened (proc_fd_link, fs/proc/fd.c).
+		if (descriptor->status.link_mode & S_IWUSR)
 			file->writers++;
 		else
 			file->readers++;
 	}
-	return err;
+	return !visit->err;
 }
 
 static struct stall_error *scan_process(struct stall_cache_scan *scan, size_t index)
 {
 	const struct stall_target *target = &scan->targets[index];
-	struct stall_error *err = NULL;
-	size_t seen = 0;
+	struct visit visit = {.scan = scan, .target = index};
+	size_t lost;
+	struct stall_error *err =
+		stall_descriptors_visit(target, MAX_DESCRIPTORS, take_descriptor, &visit, &lost);
 
-	_cleanup_closedir_ DIR *dir = stall_target_open_files(target);
-	if (!dir && (errno == ENOENT || errno == ESRCH))
-		return stall_error_create(STALL_ERROR_NO_PROCESS, "process %d has ended",
-					  target->pid);
-	if (!dir && errno == ENOMEM)
-		return &stall_enomem;
-	if (!dir)
+	scan->unreadable += lost;
+	if (err && err->code == STALL_ERROR_PERMISSION) {
+		int errnum = err->errnum;
+
+		stall_error_destroy(err);
 		return stall_error_create(
 			STALL_ERROR_PERMISSION,
 			"cannot read which files process %d has open: %s; run it as root, or give "
 			"it "
 			"capabilities: setcap cap_sys_ptrace,cap_dac_read_search,cap_fowner+ep "
 			"stallscope-probe",
-			target->pid, strerror(errno));
-	for (int number; !err && (number = stall_next_open_file(dir)) >= 0;) {
-		if (seen++ == MAX_DESCRIPTORS) {
-			scan->limit_reached = true;
-			break;
-		}
-		if (stall_cache_is_late(scan))
-			break;
-		err = scan_descriptor(scan, index, number);
+			target->pid, strerror(errnum));
 	}
-	return err;
+	return err ? err : visit.err;
 }
 
 static struct stall_error *scan_processes(struct stall_cache_scan *scan)

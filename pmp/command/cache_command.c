@@ -7,6 +7,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/file_class.h"
 #include "base/json_writer.h"
 #include "base/messages.h"
 #include "base/options_text.h"

@@ -11,6 +11,7 @@
 #include "capture/backends.h"
 #include "capture/kernel_symbols.h"
 #include "ebpf/bpf_features.h"
+#include "sandbox/sandbox.h"
 
 // Errors have the problem first and, behind "; ", its solution.
 static void write_feature(struct stall_json *json, const char *name, struct stall_error *err)
@@ -80,6 +81,7 @@ struct stall_error *stall_features_write(int fd)
 	for (size_t i = 0; i < stall_backend_count; i++)
 		write_feature(&json, stall_backends[i]->feature, check_backend(stall_backends[i]));
 	write_feature(&json, "kernel-symbols", check_kernel_symbols());
+	write_feature(&json, "sandbox", stall_sandbox_check(stall_sandbox_try()));
 	write_features(&json, stall_features, stall_feature_count);
 #ifdef STALL_HAVE_BPF
 	write_features(&json, stall_bpf_features, stall_bpf_feature_count);

@@ -25,11 +25,12 @@
 #include "command/memory_command.h"
 #include "command/options.h"
 #include "command/pack_command.h"
-#include "command/poke_command.h"
 #include "command/rings_command.h"
 #include "command/symbolize_lines.h"
 #include "command/waits_command.h"
 #include "serve/serve.h"
+#include "unwind/debug_file.h"
+#include "unwind/pack_dirs.h"
 
 enum exit_status {
 	EXIT_DONE = 0,
@@ -170,13 +171,10 @@ static struct stall_error *reduce_privileges(const struct stall_options *options
 				   options->command == STALL_COMMAND_FEATURES,
 		.opens_programs = options->command == STALL_COMMAND_CORE ||
 				  options->command == STALL_COMMAND_RINGS ||
-				  options->command == STALL_COMMAND_CACHE ||
-				  (options->command == STALL_COMMAND_POKE &&
-				   options->poke.action == STALL_POKE_LOOK),
+				  options->command == STALL_COMMAND_CACHE,
 		.asks_as_owner = options->command == STALL_COMMAND_CACHE,
 		.sets_uprobes = ((is_waits || is_serve) && options->watch.source.uprobes) ||
 				options->command == STALL_COMMAND_FEATURES,
-		.pokes = options->command == STALL_COMMAND_POKE,
 		.stops_threads = (is_serve || is_snap) && may_stop,
 		.output_folder = output_folder(options, path),
 	};
@@ -252,12 +250,29 @@ static struct stall_error *run(const struct stall_options *options, bool *ret_pa
 					 options->capture.pid_count, STDIN_FILENO, STDOUT_FILENO);
 	case STALL_COMMAND_CACHE:
 		return stall_cache_command_run(&options->cache, STDOUT_FILENO, ret_partial);
-	case STALL_COMMAND_POKE:
-		return stall_poke_run(&options->poke, options->pids[0], STDOUT_FILENO);
 	case STALL_COMMAND_FEATURES:
 		return stall_features_write(STDOUT_FILENO);
 	}
 	return NULL;
+}
+
+// Captures have a note of it. These have none.
+static struct stall_error *report_distrust(const struct stall_options *options)
+{
+	_cleanup_(stall_search_dirs_deinit) struct stall_search_dirs debug_dirs = {}, packs = {};
+
+	if (options->command != STALL_COMMAND_WAITS && options->command != STALL_COMMAND_GROWTH)
+		return NULL;
+	struct stall_error *err = stall_search_dirs_init(&debug_dirs, options->debug_dirs,
+							 options->debug_dir_count, STALL_DEBUG_DIR);
+	if (!err)
+		err = stall_search_dirs_init(&packs, options->pack_dirs, options->pack_dir_count,
+					     STALL_PACK_DIR);
+	if (!err && debug_dirs.distrusted)
+		fprintf(stderr, "stallscope-probe: %s\n", debug_dirs.distrusted->message);
+	if (!err && packs.distrusted)
+		fprintf(stderr, "stallscope-probe: %s\n", packs.distrusted->message);
+	return err;
 }
 
 // Two descriptors for each process and one for each file: the usual soft limit of 1024 is for
@@ -289,6 +304,8 @@ int main(int argc, char **argv)
 	struct stall_error *err = stall_options_init(&options, argc, argv);
 	if (!err)
 		err = reduce_privileges(&options);
+	if (!err)
+		err = report_distrust(&options);
 	if (!err)
 		err = run(&options, &partial);
 	if (!err && (fflush(stdout) || ferror(stdout)))

@@ -15,7 +15,7 @@
 #include "capture/backends.h"
 #include "introspect/postgres.h"
 #include "introspect/sessions.h"
-#include "snapshot/read_child.h"
+#include "proc/read_child.h"
 #include "snapshot/snapshot.h"
 
 #define SCHEMA "stallscope.process-memory/1"

@@ -7,7 +7,7 @@
 
 const struct stall_known_option stall_known_options[] = {
 	{{"pid", required_argument, NULL, OPTION_PID},
-	 LIVE | WAITS | RINGS | MEMORY | STORAGE | CACHE | GROWTH | POKE},
+	 LIVE | WAITS | RINGS | MEMORY | STORAGE | CACHE | GROWTH},
 	{{"backend", required_argument, NULL, OPTION_BACKEND}, LIVE | WAITS},
 	{{"allow-stop", no_argument, NULL, OPTION_ALLOW_STOP}, LIVE},
 	{{"stop-blocked-reads", no_argument, NULL, OPTION_STOP_BLOCKED_READS}, LIVE},
@@ -55,14 +55,6 @@ const struct stall_known_option stall_known_options[] = {
 	{{"convoy", required_argument, NULL, OPTION_CONVOY}, SERVE},
 	{{"capture-interval", required_argument, NULL, OPTION_CAPTURE_INTERVAL}, SERVE},
 	{{"captures", required_argument, NULL, OPTION_CAPTURES}, SERVE},
-	{{"word", required_argument, NULL, OPTION_WORD}, POKE},
-	{{"file", required_argument, NULL, OPTION_FILE}, POKE},
-	{{"process", required_argument, NULL, OPTION_PROCESS}, POKE},
-	{{"record", required_argument, NULL, OPTION_RECORD}, POKE},
-	{{"do", required_argument, NULL, OPTION_DO}, POKE},
-	{{"for", required_argument, NULL, OPTION_FOR}, POKE},
-	{{"hash", no_argument, NULL, OPTION_HASH}, POKE},
-	{{"open-files", no_argument, NULL, OPTION_OPEN_FILES}, POKE},
 	{{"data-dir", required_argument, NULL, OPTION_DATA_DIR}, CACHE},
 	{{"log-dir", required_argument, NULL, OPTION_LOG_DIR}, CACHE},
 	{{"max-files", required_argument, NULL, OPTION_MAX_FILES}, CACHE},
@@ -90,7 +82,6 @@ static const char *const commands[] = {
 	[STALL_COMMAND_MEMORY] = "memory",     [STALL_COMMAND_SESSIONS] = "sessions",
 	[STALL_COMMAND_PACK] = "pack",	       [STALL_COMMAND_STORAGE] = "storage",
 	[STALL_COMMAND_CACHE] = "cache",       [STALL_COMMAND_GROWTH] = "growth",
-	[STALL_COMMAND_POKE] = "poke",
 };
 
 struct stall_error *stall_command_parse(const char *text, enum stall_command *ret)

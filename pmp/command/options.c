@@ -60,8 +60,8 @@ static struct stall_error *add_debug_dir(struct stall_options *options, const ch
 
 static struct stall_error *add_pack_dir(struct stall_options *options, const char *dir)
 {
-	if (options->pack_dir_count == STALL_MAX_PACK_DIRS)
-		return stall_usage("more than %d --pack-dir", STALL_MAX_PACK_DIRS);
+	if (options->pack_dir_count == STALL_MAX_SEARCH_DIRS)
+		return stall_usage("more than %d --pack-dir", STALL_MAX_SEARCH_DIRS);
 	options->pack_dirs[options->pack_dir_count++] = dir;
 	options->capture.worker.pack_dirs = options->watch.worker.pack_dirs = options->pack_dirs;
 	options->capture.worker.pack_dir_count = options->pack_dir_count;
@@ -221,32 +221,6 @@ static struct stall_error *apply_watch(struct stall_options *options, int id, co
 	}
 }
 
-static struct stall_error *apply_poke(struct stall_poke_options *poke, int id, const char *value)
-{
-	switch (id) {
-	case OPTION_WORD:
-		return stall_poke_option_word(poke, value);
-	case OPTION_FILE:
-		return stall_poke_option_file(poke, value);
-	case OPTION_PROCESS:
-		poke->has_identity = true;
-		return stall_poke_identity_parse(value, &poke->identity);
-	case OPTION_RECORD:
-		poke->record = value;
-		return NULL;
-	case OPTION_DO:
-		return stall_poke_option_do(poke, value);
-	case OPTION_FOR:
-		return stall_parse_seconds("for", value, &poke->duration_ns);
-	case OPTION_HASH:
-		poke->hash = true;
-		return NULL;
-	default:
-		poke->open_files = true;
-		return NULL;
-	}
-}
-
 static struct stall_error *apply_cache(struct stall_cache_command *cache, int id, const char *name,
 				       const char *value)
 {
@@ -296,8 +270,6 @@ static struct stall_error *apply(struct stall_options *options, int id, const ch
 {
 	if (id != OPTION_TOP && id >= OPTION_KIND && id <= OPTION_CAPTURES)
 		return apply_watch(options, id, value);
-	if (id >= OPTION_WORD && id <= OPTION_OPEN_FILES)
-		return apply_poke(&options->poke, id, value);
 	if (options->command == STALL_COMMAND_CACHE && id != OPTION_PID)
 		return apply_cache(&options->cache, id, name, value);
 	switch (id) {
@@ -371,7 +343,7 @@ static struct stall_error *parse_options(struct stall_options *options, int argc
 		argc--;
 	}
 	opterr = 0;
-	optind = 1;
+	optind = 0; // glibc: also forgets the rest of a word of a parse before
 	while ((id = getopt_long(argc, argv, "+:hp:", long_options, &index)) != -1) {
 		const char *given = argv[optind - 1];
 		if (id == ':')
@@ -403,12 +375,6 @@ static struct stall_error *check(const struct stall_options *options, const char
 {
 	unsigned int bit = 1u << options->command;
 
-	if (bit & POKE) {
-		struct stall_error *err =
-			stall_poke_options_check(&options->poke, options->capture.pid_count);
-		if (err)
-			return err;
-	}
 	if (bit & (LIVE | WAITS | MEMORY | STORAGE | CACHE | GROWTH) && !options->capture.pid_count)
 		return stall_usage("%s: --pid is missing", command);
 	if (options->waits.interval_ns < MIN_INTERVAL_NS ||
@@ -463,7 +429,7 @@ struct stall_error *stall_options_init(struct stall_options *options, int argc, 
 	*options = (struct stall_options){};
 	if (argc < 2)
 		return stall_usage("a command is missing: snap, serve, waits, core, ring, "
-				   "rings, memory, growth, sessions, storage, cache, poke, "
+				   "rings, memory, growth, sessions, storage, cache, "
 				   "symbolize, pack or features");
 	err = stall_command_parse(argv[1], &options->command);
 	if (err)

@@ -14,7 +14,6 @@
 #include "command/cache_command.h"
 #include "command/option_table.h"
 #include "command/pack_command.h"
-#include "command/poke_command.h"
 #include "command/rings_command.h"
 #include "command/storage_command.h"
 #include "command/waits_command.h"
@@ -35,7 +34,7 @@ struct stall_options {
 	const char *strings[STALL_MAX_STRINGS];
 	const char *debug_dirs[STALL_MAX_DEBUG_DIRS];
 	size_t debug_dir_count;
-	const char *pack_dirs[STALL_MAX_PACK_DIRS];
+	const char *pack_dirs[STALL_MAX_SEARCH_DIRS];
 	size_t pack_dir_count;
 	const char *file; // of pack
 	struct stall_layout layout;
@@ -51,7 +50,6 @@ struct stall_options {
 	struct stall_rings_options rings;
 	struct stall_cache_command cache;
 	struct stall_growth_options growth;
-	struct stall_poke_options poke;
 };
 
 // The options point into argv and into themselves.

@@ -96,12 +96,11 @@ static struct stall_error *set(const char *path, enum stall_recording recording,
 					  "%s: cannot write to the ring; be the user that the "
 					  "server ran as when it made it, or root",
 					  path);
-	volatile struct stall_ring_header *live = stall_ring_live(ring);
 	if (recording)
-		live->enabled = recording == STALL_RECORDING_ON;
+		stall_ring_live(ring)->enabled = recording == STALL_RECORDING_ON;
 	for (int i = 0; i < STALL_WAIT_KINDS; i++)
 		if (source->asked & 1u << i)
-			live->threshold_ns[i] = source->threshold_ns[i];
+			stall_ring_set_threshold(ring, i, source->threshold_ns[i]);
 	return NULL;
 }
 

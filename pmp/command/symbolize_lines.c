@@ -11,7 +11,7 @@
 #include "base/cleanup.h"
 #include "base/json_writer.h"
 #include "base/output.h"
-#include "unwind/sandbox.h"
+#include "sandbox/untrusted.h"
 #include "unwind/symbolize.h"
 
 #define MAX_LINE (64 << 20)
@@ -156,38 +156,58 @@ static void symbolizer_destroyp(struct stall_symbolizer **symbolizer)
 	stall_symbolizer_destroy(*symbolizer);
 }
 
-struct stall_error *stall_symbolize_lines(const struct stall_symbolizer_options *options, int in,
-					  int out)
+struct lines {
+	struct stall_symbolizer *symbolizer;
+	FILE *in;
+};
+
+static struct stall_error *answer_all(void *arg, struct stall_output *output, void *ret_answer)
 {
-	const struct stall_sandbox_options sandbox = {
-		.keep_uid = true,
-		.memory_limit = MEMORY_LIMIT,
-	};
-	_cleanup_(symbolizer_destroyp) struct stall_symbolizer *symbolizer = NULL;
-	_cleanup_(stall_output_destroyp) struct stall_output *output = NULL;
+	const struct lines *lines = arg;
 	_cleanup_(stall_json_deinit) struct stall_json json = {};
-	_cleanup_fclose_ FILE *file = fdopen(in, "r");
 	_cleanup_free_ char *line = NULL;
+	struct stall_error *err = NULL;
 	size_t capacity = 0;
 	ssize_t size;
 
-	if (!file)
-		return stall_error_os(errno, "cannot read requests from standard input");
-	struct stall_error *err = stall_output_create_fd(out, &output);
-	if (!err)
-		err = stall_sandbox_enter(&sandbox);
-	if (!err)
-		err = stall_symbolizer_create(options, &symbolizer);
-	while (!err && (size = getline(&line, &capacity, file)) > 0) {
+	while (!err && (size = getline(&line, &capacity, lines->in)) > 0) {
 		json.size = 0;
 		if (size > MAX_LINE)
 			return bad_request("longer than 64 MB");
 		if (strlen(line) != (size_t)size)
 			return bad_request("a line has a zero byte");
 		line[strcspn(line, "\n")] = '\0';
-		err = answer(symbolizer, line, &json);
+		err = answer(lines->symbolizer, line, &json);
 		if (!err)
 			err = stall_output_write(output, json.data, json.size);
 	}
 	return err;
+}
+
+struct stall_error *stall_symbolize_lines(const struct stall_symbolizer_options *options, int in,
+					  int out)
+{
+	_cleanup_(symbolizer_destroyp) struct stall_symbolizer *symbolizer = NULL;
+	_cleanup_(stall_output_destroyp) struct stall_output *output = NULL;
+	_cleanup_fclose_ FILE *file = fdopen(in, "r");
+	struct lines lines = {.in = file};
+	const struct stall_untrusted work = {
+		.path = "symbolize",
+		.what = "files",
+		.run = answer_all,
+		.arg = &lines,
+		.memory_limit = MEMORY_LIMIT,
+		.max_bytes = UINT64_MAX,
+	};
+	unsigned int missing;
+
+	if (!file)
+		return stall_error_os(errno, "cannot read requests from standard input");
+	struct stall_error *err = stall_output_create_fd(out, &output);
+	if (!err)
+		err = stall_symbolizer_create(options, &symbolizer);
+	if (err)
+		return err;
+	lines.symbolizer = symbolizer;
+	return stall_untrusted_run(&work, output, NULL, &missing);
 }

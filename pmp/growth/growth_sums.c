@@ -3,6 +3,8 @@
 
 #include <stdlib.h>
 
+#include "base/array.h"
+
 #define FIRST 1024
 #define MAX_HASHES (1u << 20)
 
@@ -45,12 +47,9 @@ static void insert(struct stall_touchers *touchers, uint32_t index)
 static struct stall_error *grow(struct stall_touchers *touchers)
 {
 	uint32_t capacity = touchers->capacity ? touchers->capacity * 2 : FIRST;
-	struct stall_toucher *list =
-		reallocarray(touchers->list, capacity, sizeof(*touchers->list));
 
-	if (!list)
+	if (!stall_array_resize(&touchers->list, capacity))
 		return &stall_enomem;
-	touchers->list = list;
 	uint32_t *slots = calloc((size_t)capacity * 2, sizeof(*slots));
 	if (!slots)
 		return &stall_enomem;

@@ -6,7 +6,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
-#include "snapshot/read_child.h"
+#include "proc/read_child.h"
 
 // glibc 2.26 to 2.42, malloc/arena.c and malloc/malloc.c. A heap of a thread begins at a multiple of
 // its greatest size, with a pointer to its arena; arenas are a ring, which has the main one.
@@ -45,7 +45,13 @@ struct reading {
 	const struct layout *layout;
 	struct arena *arenas;
 	size_t count;
+	uint64_t until_ns; // CLOCK_MONOTONIC
 };
+
+static bool is_late(const struct reading *reading)
+{
+	return stall_clock_ns(CLOCK_MONOTONIC) > reading->until_ns;
+}
 
 static uint64_t word_at(const struct arena *arena, size_t offset)
 {
@@ -70,7 +76,8 @@ static bool follow_ring(struct reading *reading, uint64_t first)
 
 	reading->count = 0;
 	do {
-		if (reading->count == MAX_ARENAS || !at || at & 7 || !is_own(reading, at))
+		if (reading->count == MAX_ARENAS || !at || at & 7 || !is_own(reading, at) ||
+		    is_late(reading))
 			return false;
 		struct arena *arena = &reading->arenas[reading->count++];
 		arena->address = at;
@@ -92,7 +99,7 @@ static bool follow_ring(struct reading *reading, uint64_t first)
 
 static bool find_arenas(struct reading *reading)
 {
-	for (size_t i = 0; i < reading->mappings->count; i++) {
+	for (size_t i = 0; i < reading->mappings->count && !is_late(reading); i++) {
 		const struct stall_growth_mapping *mapping = &reading->mappings->list[i];
 		uint64_t arena = 0;
 
@@ -150,7 +157,6 @@ static struct stall_error *follow_lists(const struct reading *reading, struct li
 					size_t count)
 {
 	_cleanup_free_ struct stall_read *reads = calloc(count + 1, sizeof(*reads));
-	uint64_t until_ns = stall_clock_ns(CLOCK_MONOTONIC) + MAX_NS;
 	size_t chunks = 0;
 
 	if (!reads)
@@ -158,7 +164,7 @@ static struct stall_error *follow_lists(const struct reading *reading, struct li
 	while (count) {
 		size_t kept = 0;
 
-		if (chunks > MAX_CHUNKS || stall_clock_ns(CLOCK_MONOTONIC) > until_ns) {
+		if (chunks > MAX_CHUNKS || is_late(reading)) {
 			reading->slack->is_partial = true;
 			return NULL;
 		}
@@ -185,6 +191,10 @@ static struct stall_error *follow_lists(const struct reading *reading, struct li
 static void add_tops(const struct reading *reading)
 {
 	for (size_t i = 0; i < reading->count; i++) {
+		if (is_late(reading)) {
+			reading->slack->is_partial = true;
+			return;
+		}
 		uint64_t top = word_at(&reading->arenas[i], reading->layout->top), words[2];
 
 		reading->slack->system += word_at(&reading->arenas[i], reading->layout->system);
@@ -201,14 +211,24 @@ struct stall_error *stall_heap_slack_read(const struct stall_target *target,
 					  const struct stall_growth_mappings *mappings,
 					  struct stall_heap_slack *ret)
 {
-	struct reading reading = {.target = target, .mappings = mappings, .slack = ret};
+	struct reading reading = {
+		.target = target,
+		.mappings = mappings,
+		.slack = ret,
+		.until_ns = stall_clock_ns(CLOCK_MONOTONIC) + MAX_NS,
+	};
 	_cleanup_free_ struct arena *arenas = calloc(MAX_ARENAS, sizeof(*arenas));
 	_cleanup_free_ struct list *lists = NULL;
 
 	if (!arenas)
 		return &stall_enomem;
 	reading.arenas = arenas;
-	if (!find_arenas(&reading)) {
+	bool is_found = find_arenas(&reading);
+	if (!is_found && is_late(&reading)) {
+		ret->unknown = "the arenas of glibc's malloc were not found in time";
+		return NULL;
+	}
+	if (!is_found) {
 		ret->unknown = "no arenas of glibc's malloc were found: another allocator, another "
 			       "version of glibc, or no thread but the first has allocated";
 		return NULL;

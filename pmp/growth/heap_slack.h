@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "growth/mappings.h"
-#include "snapshot/target.h"
+#include "proc/target.h"
 
 // Bytes. The free chunks of the bins, and the top of each arena, which malloc keeps for later.
 struct stall_heap_slack {

@@ -4,8 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "snapshot/maps.h"
-#include "snapshot/read_child.h"
+#include "base/array.h"
+#include "proc/maps_line.h"
+#include "proc/read_child.h"
 
 #define CHUNK (128 * 1024)
 #define MAX_LINE 8192 // a path has 4096 bytes at most, each of them escaped at worst
@@ -46,15 +47,8 @@ static struct stall_error *add(struct stall_growth_mappings *mappings,
 		mappings->cut = true;
 		return NULL;
 	}
-	if (mappings->count == mappings->capacity) {
-		size_t capacity = mappings->capacity ? mappings->capacity * 2 : 256;
-		struct stall_growth_mapping *grown =
-			reallocarray(mappings->list, capacity, sizeof(*grown));
-		if (!grown)
-			return &stall_enomem;
-		mappings->list = grown;
-		mappings->capacity = capacity;
-	}
+	if (!stall_array_reserve(&mappings->list, mappings->count, 1, &mappings->capacity))
+		return &stall_enomem;
 	if (space && space[2] == 'w' && space[4] == 'p')
 		mappings->mapped += line->end - line->start;
 	mappings->list[mappings->count++] = (struct stall_growth_mapping){

@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 #include "base/error.h"
-#include "snapshot/target.h"
+#include "proc/target.h"
 
 #define STALL_GROWTH_MAX_MAPPINGS 1000000
 

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "growth/resident.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 #include "base/cleanup.h"
+#include "proc/read_child.h"
 
 #define CHUNK_PAGES 16384
 #define PRESENT (UINT64_C(1) << 63)
@@ -30,7 +28,8 @@ void stall_resident_deinit(struct stall_resident *resident)
 	*resident = (struct stall_resident){};
 }
 
-static struct stall_error *read_range(int fd, struct stall_resident *resident,
+static struct stall_error *read_range(const struct stall_target *target,
+				      struct stall_resident *resident,
 				      struct stall_resident_range *range, uint64_t *entries)
 {
 	uint64_t pages = (range->end - range->start) / STALL_PAGE,
@@ -41,16 +40,16 @@ static struct stall_error *read_range(int fd, struct stall_resident *resident,
 		return &stall_enomem;
 	for (uint64_t at = 0; at < pages;) {
 		uint64_t count = pages - at < CHUNK_PAGES ? pages - at : CHUNK_PAGES;
-		ssize_t got = pread(fd, entries, count * sizeof(*entries),
-				    (off_t)((first + at) * sizeof(*entries)));
+		size_t got;
+		struct stall_error *err =
+			stall_read_child_at(target, (first + at) * sizeof(*entries), entries,
+					    count * sizeof(*entries), &got);
 
-		if (got < 0 && errno == EINTR)
-			continue;
-		if (got < 0)
-			return stall_error_os(errno, "cannot read the process's pagemap");
-		if (got < (ssize_t)sizeof(*entries)) // the mapping has gone
+		if (err)
+			return err;
+		if (got < sizeof(*entries)) // the mapping has gone
 			return NULL;
-		count = (uint64_t)got / sizeof(*entries);
+		count = got / sizeof(*entries);
 		for (uint64_t i = 0; i < count; i++) {
 			if (!stall_resident_is_own(entries[i]))
 				continue;
@@ -66,13 +65,12 @@ struct stall_error *stall_resident_read(const struct stall_target *target,
 					const struct stall_growth_mappings *mappings,
 					struct stall_resident *ret)
 {
-	_cleanup_close_ int fd = openat(target->procfd, "pagemap", O_RDONLY | O_CLOEXEC);
 	_cleanup_free_ uint64_t *entries = calloc(CHUNK_PAGES, sizeof(*entries));
 	uint64_t room = STALL_RESIDENT_MAX_PAGES;
-	struct stall_error *err = NULL;
+	struct stall_error *err = stall_read_child_open(target, "pagemap");
 
-	if (fd < 0)
-		return stall_error_os(errno, "cannot open the pagemap of process %d", target->pid);
+	if (err)
+		return err;
 	ret->ranges = calloc(mappings->count + 1, sizeof(*ret->ranges));
 	if (!entries || !ret->ranges)
 		return &stall_enomem;
@@ -90,7 +88,7 @@ struct stall_error *stall_resident_read(const struct stall_target *target,
 		struct stall_resident_range *range = &ret->ranges[ret->count++];
 		*range =
 			(struct stall_resident_range){.start = mapping->start, .end = mapping->end};
-		err = read_range(fd, ret, range, entries);
+		err = read_range(target, ret, range, entries);
 	}
 	return err;
 }

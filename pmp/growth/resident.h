@@ -10,7 +10,7 @@
 
 #include "base/error.h"
 #include "growth/mappings.h"
-#include "snapshot/target.h"
+#include "proc/target.h"
 
 #define STALL_PAGE UINT64_C(4096)
 // Of one reading: an entry of 8 bytes for each. What a process has beyond it is left out.

@@ -8,9 +8,10 @@
 #include <sys/un.h>
 
 #include "base/arena.h"
+#include "base/array.h"
 #include "base/cleanup.h"
 #include "introspect/session_text.h"
-#include "snapshot/read_child.h"
+#include "proc/read_child.h"
 
 #define ATTEMPTS 4
 #define SAMPLES 8    // backends whose own memory must agree
@@ -545,12 +546,8 @@ static struct stall_error *append(const struct entries *entries, struct stall_se
 
 	if (err)
 		return err;
-	struct stall_session *grown =
-		realloc(sessions->sessions,
-			(sessions->count + entries->count + 1) * sizeof(*sessions->sessions));
-	if (!grown)
+	if (!stall_array_resize(&sessions->sessions, sessions->count + entries->count))
 		return &stall_enomem;
-	sessions->sessions = grown;
 	for (size_t i = 0; i < entries->count; i++) {
 		const struct candidate *candidate = &entries->candidates[i];
 		uint32_t thread = entries->server->backends[candidate->backend].thread;

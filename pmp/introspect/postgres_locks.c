@@ -5,8 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/cleanup.h"
-#include "snapshot/read_child.h"
+#include "proc/read_child.h"
 
 #define MAX_WAITERS 4096
 #define MAX_NODES 16384
@@ -497,12 +498,8 @@ static struct stall_error *take_waits(struct locks *locks, struct stall_postgres
 	_cleanup_free_ struct proof *proofs = calloc(count + 1, sizeof(*proofs));
 	_cleanup_free_ struct stall_read *reads = calloc(count + 1, PROOFS * sizeof(*reads));
 	_cleanup_free_ struct stall_postgres_wait *found = calloc(count + 1, sizeof(*found));
-	struct stall_postgres_wait *grown =
-		realloc(ret->waits, (ret->count + count + 1) * sizeof(*grown));
 
-	if (grown)
-		ret->waits = grown;
-	if (!grown || !proofs || !reads || !found)
+	if (!proofs || !reads || !found || !stall_array_resize(&ret->waits, ret->count + count))
 		return &stall_enomem;
 	for (size_t i = 0; i < count; i++)
 		if (locks->locks[locks->waiters[i].lock_index].valid)

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "base/cleanup.h"
-#include "snapshot/read_child.h"
+#include "proc/read_child.h"
 
 #define MAX_TRIES 16		 // backends that are asked for the arrays
 #define MAX_BACKENDS 262143	 // max_connections, utils/misc/guc_tables.c

@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 #include "base/error.h"
-#include "snapshot/read_child.h"
+#include "proc/read_child.h"
 #include "snapshot/snapshot.h"
 
 struct stall_session_reads {

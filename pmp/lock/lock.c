@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/syscall.h>
 
+#include "base/array.h"
 #include "base/cleanup.h"
 #include "lock/lock_layout.h"
 #include "lock/lock_names.h"
@@ -267,12 +268,7 @@ struct stall_error *stall_locks_init(struct stall_locks *locks,
 
 bool stall_locks_room(struct stall_locks *locks, size_t more)
 {
-	struct stall_lock *grown =
-		reallocarray(locks->locks, locks->count + more + 1, sizeof(*grown));
-
-	if (grown)
-		locks->locks = grown;
-	return grown;
+	return stall_array_resize(&locks->locks, locks->count + more);
 }
 
 struct place {

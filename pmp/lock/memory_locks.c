@@ -14,6 +14,7 @@
 #include "lock/sux_locks.h"
 #include "lock/sync_cells.h"
 #include "lock/thd.h"
+#include "lock/thread_numbers.h"
 
 // Of all reads together. A capture that takes longer than this shows what it has.
 #define PATIENCE_NS UINT64_C(250000000)
@@ -267,16 +268,21 @@ static struct stall_error *find(struct stall_server_memory *memory)
 static struct stall_error *read_process(struct stall_server_memory *memory)
 {
 	_cleanup_(stall_thds_deinit) struct stall_thds thds = {};
+	_cleanup_(stall_thread_numbers_deinit) struct stall_thread_numbers numbers = {};
 
 	struct stall_error *err = list_waiters(memory);
 	if (err || !memory->waiter_count)
 		return err;
 	err = stall_thds_init(&thds, memory->snapshot, memory->process, memory->layout);
+	if (!err)
+		err = stall_thread_numbers_init(&numbers, memory->snapshot, memory->process);
 	if (err)
 		return err;
 	memory->thds = &thds;
+	memory->numbers = &numbers;
 	err = find(memory);
 	memory->thds = NULL;
+	memory->numbers = NULL;
 	return err;
 }
 

@@ -269,9 +269,10 @@ static void check_tickets(struct search *search)
 	for (size_t i = 0; i < search->request_count; i++) {
 		struct request *request = &search->requests[i];
 
-		request->lock = stall_word(request->bytes, layout->lock);
-		request->type = stall_half(request->bytes, layout->type);
-		if (stall_word(request->bytes, layout->context) == request->context &&
+		request->lock = stall_word(request->bytes, sizeof(request->bytes), layout->lock);
+		request->type = stall_half(request->bytes, sizeof(request->bytes), layout->type);
+		if (stall_word(request->bytes, sizeof(request->bytes), layout->context) ==
+			    request->context &&
 		    request->lock && !(request->lock & 7) && request->type < MODES)
 			search->requests[kept++] = *request;
 	}
@@ -287,7 +288,7 @@ static void read_modes(const struct search *search, struct lock *lock)
 	uint16_t masks[MODES];
 
 	if (layout->has_strategy) {
-		uint64_t strategy = stall_word(lock->bytes, layout->strategy);
+		uint64_t strategy = stall_word(lock->bytes, sizeof(lock->bytes), layout->strategy);
 
 		lock->ruled = strategy &&
 			      stall_server_read(search->memory, strategy + layout->incompatible,
@@ -333,8 +334,9 @@ static struct stall_error *list_locks(struct search *search)
 		struct lock *lock = &search->locks[i];
 
 		lock->readable = search->reads[i].done == search->reads[i].size;
-		lock->link = stall_word(lock->bytes, layout->granted);
-		lock->space = lock->bytes[layout->key + layout->key_text];
+		lock->link = stall_word(lock->bytes, sizeof(lock->bytes), layout->granted);
+		stall_field(lock->bytes, sizeof(lock->bytes), layout->key + layout->key_text,
+			    &lock->space, sizeof(lock->space));
 		if (lock->readable && lock->space < 32)
 			read_modes(search, lock);
 		if (!lock->ruled)
@@ -351,8 +353,8 @@ static bool name_lock(const struct search *search, const struct lock *lock, char
 	size_t left = KEY_BYTES - 1, length = strnlen(schema, left);
 	uint16_t schema_length;
 
-	memcpy(&schema_length, lock->bytes + layout->key + layout->key_schema_length,
-	       sizeof(schema_length));
+	stall_field(lock->bytes, sizeof(lock->bytes), layout->key + layout->key_schema_length,
+		    &schema_length, sizeof(schema_length));
 	if (lock->space >= 32 || length != schema_length || length + 1 >= left ||
 	    (length && !stall_is_text(schema, left)))
 		return false;
@@ -410,8 +412,8 @@ static bool consider(const struct search *search, struct lock *lock, uint64_t ti
 		     const uint8_t *bytes)
 {
 	const struct layout *layout = &search->layout;
-	uint64_t context = stall_word(bytes, layout->context);
-	uint32_t type = stall_half(bytes, layout->type);
+	uint64_t context = stall_word(bytes, MAX_TICKET, layout->context);
+	uint32_t type = stall_half(bytes, MAX_TICKET, layout->type);
 
 	if (!lock->ruled || type >= MODES || !blocks(search, lock, context, type) ||
 	    waits_here(search, lock, context) || !names_thd(search, context))
@@ -456,10 +458,10 @@ static bool step(struct search *search)
 		lock->link = 0;
 		// A list that changed under the walk leads to tickets of other locks.
 		if (read->done < read->size ||
-		    stall_word(lock->ticket, layout->lock) != lock->address)
+		    stall_word(lock->ticket, sizeof(lock->ticket), layout->lock) != lock->address)
 			continue;
 		if (!consider(search, lock, read->address, lock->ticket))
-			lock->link = stall_word(lock->ticket, layout->next);
+			lock->link = stall_word(lock->ticket, sizeof(lock->ticket), layout->next);
 	}
 	return count > 0 && !stall_server_late(search->memory);
 }
@@ -500,7 +502,7 @@ static size_t list_own(const struct search *search, struct own_walk *walks,
 
 static void consider_own(struct search *search, const struct own_walk *walk)
 {
-	uint64_t address = stall_word(walk->ticket, search->layout.lock);
+	uint64_t address = stall_word(walk->ticket, sizeof(walk->ticket), search->layout.lock);
 
 	for (size_t i = 0; i < search->lock_count; i++) {
 		struct lock *lock = &search->locks[i];
@@ -532,13 +534,13 @@ static bool step_own(struct search *search, struct own_walk *walks, size_t walk_
 		if (!walk->link)
 			continue;
 		const struct stall_read *read = &search->reads[at++];
-		if (read->done < read->size ||
-		    stall_word(walk->ticket, layout->context) != walk->context) {
+		if (read->done < read->size || stall_word(walk->ticket, sizeof(walk->ticket),
+							  layout->context) != walk->context) {
 			walk->link = 0;
 			continue;
 		}
 		consider_own(search, walk);
-		walk->link = stall_word(walk->ticket, layout->own_next);
+		walk->link = stall_word(walk->ticket, sizeof(walk->ticket), layout->own_next);
 	}
 	return count > 0 && !stall_server_late(search->memory);
 }
@@ -580,8 +582,10 @@ static void check_again(struct search *search)
 		if (lock->owner != STALL_NO_THREAD &&
 		    (!stall_server_read(search->memory, lock->owner_ticket, lock->ticket,
 					layout->ticket_size) ||
-		     stall_word(lock->ticket, layout->lock) != lock->address ||
-		     stall_word(lock->ticket, layout->context) != lock->owner_context))
+		     stall_word(lock->ticket, sizeof(lock->ticket), layout->lock) !=
+			     lock->address ||
+		     stall_word(lock->ticket, sizeof(lock->ticket), layout->context) !=
+			     lock->owner_context))
 			lock->owner = STALL_NO_THREAD;
 	}
 }

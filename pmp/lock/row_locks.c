@@ -247,14 +247,14 @@ static struct stall_error *list_by_slot(struct search *search, uint64_t slots)
 		for (size_t i = 0; i < read.done / size; i++) {
 			const uint8_t *slot = block + i * size;
 			const struct stall_memory_waiter *waiter =
-				waiter_of(search, stall_word(slot, layout->slot_event));
+				waiter_of(search, stall_word(slot, size, layout->slot_event));
 
 			if (!waiter || search->count == search->room)
 				continue;
 			more = true;
 			search->requests[search->count++] = (struct request){
 				.thread = waiter->thread,
-				.thr = stall_word(slot, layout->slot_thread),
+				.thr = stall_word(slot, size, layout->slot_thread),
 			};
 		}
 	}
@@ -356,8 +356,9 @@ static void read_locks(struct search *search)
 		const struct request *request = &search->requests[i];
 
 		if (search->reads[i].done == (size_t)layout->size &&
-		    stall_word(request->bytes, layout->trx) == request->trx &&
-		    stall_half(request->bytes, layout->mode) & LOCK_WAIT)
+		    stall_word(request->bytes, sizeof(request->bytes), layout->trx) ==
+			    request->trx &&
+		    stall_half(request->bytes, sizeof(request->bytes), layout->mode) & LOCK_WAIT)
 			search->requests[kept++] = *request;
 	}
 	search->count = kept;
@@ -372,13 +373,15 @@ static bool read_record(const struct search *search, const struct request *reque
 {
 	const uint8_t *lock = request->bytes;
 	const struct layout *layout = &search->layout;
-	uint64_t bits =
-		layout->wide ? stall_word(lock, layout->bits) : stall_half(lock, layout->bits);
+	uint64_t bits = layout->wide ? stall_word(lock, MAX_LOCK, layout->bits)
+				     : stall_half(lock, MAX_LOCK, layout->bits);
 	uint8_t bitmap[MAX_BITMAP] = {};
 	size_t size = bits / 8;
 
-	ret->space = stall_half(lock, layout->has_page_id ? layout->page_id : layout->space);
-	ret->page = stall_half(lock, layout->has_page_id ? layout->page_id + 4 : layout->page);
+	ret->space =
+		stall_half(lock, MAX_LOCK, layout->has_page_id ? layout->page_id : layout->space);
+	ret->page = stall_half(lock, MAX_LOCK,
+			       layout->has_page_id ? layout->page_id + 4 : layout->page);
 	if (!size || size > sizeof(bitmap))
 		return false;
 	if (size <= request->bitmap_size)
@@ -400,9 +403,9 @@ static bool has_record(const struct search *search, const uint8_t *lock, uint64_
 	const struct layout *layout = &search->layout;
 	uint8_t byte;
 
-	if (stall_half(lock, layout->space) != record->space ||
-	    stall_half(lock, layout->page) != record->page ||
-	    record->number >= stall_word(lock, layout->bits))
+	if (stall_half(lock, MAX_LOCK, layout->space) != record->space ||
+	    stall_half(lock, MAX_LOCK, layout->page) != record->page ||
+	    record->number >= stall_word(lock, MAX_LOCK, layout->bits))
 		return false;
 	return stall_server_read(search->memory, address + layout->size + record->number / 8, &byte,
 				 sizeof(byte)) &&
@@ -458,11 +461,12 @@ static bool holds(const struct search *search, const struct request *request, co
 		  uint64_t address, const struct record *record)
 {
 	const struct layout *layout = &search->layout;
-	uint32_t mode = stall_half(lock, layout->mode);
+	uint32_t mode = stall_half(lock, MAX_LOCK, layout->mode);
 
 	return !(mode & (LOCK_WAIT | layout->table_flag)) &&
-	       stall_word(lock, layout->trx) != request->trx &&
-	       has_to_wait(stall_half(request->bytes, layout->mode), mode, record->number) &&
+	       stall_word(lock, MAX_LOCK, layout->trx) != request->trx &&
+	       has_to_wait(stall_half(request->bytes, sizeof(request->bytes), layout->mode), mode,
+			   record->number) &&
 	       has_record(search, lock, address, record);
 }
 
@@ -472,7 +476,7 @@ static void find_in_queue(struct search *search, struct request *request,
 {
 	const struct layout *layout = &search->layout;
 	struct found *last = &search->last;
-	uint32_t mode = stall_half(request->bytes, layout->mode);
+	uint32_t mode = stall_half(request->bytes, sizeof(request->bytes), layout->mode);
 	uint8_t lock[MAX_LOCK];
 
 	if (last->in_queue && last->mode == mode && last->blocker != request->trx &&
@@ -485,7 +489,7 @@ static void find_in_queue(struct search *search, struct request *request,
 		if (!stall_server_read(search->memory, address, lock, layout->size))
 			return;
 		if (holds(search, request, lock, address, record)) {
-			request->blocker = stall_word(lock, layout->trx);
+			request->blocker = stall_word(lock, MAX_LOCK, layout->trx);
 			last->in_queue = true;
 			last->mode = mode;
 			last->record = *record;
@@ -493,7 +497,7 @@ static void find_in_queue(struct search *search, struct request *request,
 			last->blocker_lock = address;
 			return;
 		}
-		address = stall_word(lock, layout->hash_next);
+		address = stall_word(lock, MAX_LOCK, layout->hash_next);
 	}
 }
 
@@ -516,7 +520,7 @@ static void name_record(struct search *search, const uint8_t *lock, struct stall
 {
 	const struct layout *layout = &search->layout;
 	struct found *last = &search->last;
-	uint64_t index = stall_word(lock, layout->index), table, name;
+	uint64_t index = stall_word(lock, MAX_LOCK, layout->index), table, name;
 	char of[72], called[72];
 
 	if (index != last->index) {
@@ -576,12 +580,12 @@ static void find_by_table(const struct search *search, struct request *request, 
 static void report(struct search *search, struct request *request)
 {
 	const struct layout *layout = &search->layout;
-	uint32_t mode = stall_half(request->bytes, layout->mode);
+	uint32_t mode = stall_half(request->bytes, sizeof(request->bytes), layout->mode);
 	struct stall_memory_lock found = {.found = true};
 	struct record record;
 
 	if (mode & layout->table_flag) {
-		found.address = stall_word(request->bytes, layout->table);
+		found.address = stall_word(request->bytes, sizeof(request->bytes), layout->table);
 		found.kind = (mode & (layout->table_flag - 1)) == MODE_AUTO_INC
 				     ? STALL_LOCK_AUTO_INC
 				     : STALL_LOCK_TABLE;
@@ -633,7 +637,7 @@ static bool holds_still(const struct search *search)
 
 	return !last->in_queue ||
 	       (stall_server_read(search->memory, last->blocker_lock, lock, search->layout.size) &&
-		stall_word(lock, search->layout.trx) == last->blocker &&
+		stall_word(lock, MAX_LOCK, search->layout.trx) == last->blocker &&
 		has_record(search, lock, last->blocker_lock, &last->record));
 }
 

@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "base/clock.h"
+#include "lock/thread_numbers.h"
 
 // struct pthread of glibc 2.11 and later on x86-64: its own address and the thread's id.
 #define PTHREAD_SELF 16
@@ -105,37 +106,20 @@ uint64_t stall_server_pointer(const struct stall_server_memory *memory,
 
 uint32_t stall_server_thread_of_tid(const struct stall_server_memory *memory, uint32_t ns_tid)
 {
-	const struct stall_snapshot *snapshot = memory->snapshot;
-
-	for (size_t i = 0; ns_tid && i < snapshot->thread_count; i++) {
-		const struct stall_thread *thread = &snapshot->threads[i];
-		pid_t tid = thread->ns_tid ? thread->ns_tid : thread->tid;
-
-		if (thread->process == memory->process && (uint32_t)tid == ns_tid)
-			return (uint32_t)i;
-	}
-	return STALL_NO_THREAD;
+	return ns_tid ? stall_thread_of_tid(memory->numbers, ns_tid) : STALL_NO_THREAD;
 }
 
 uint32_t stall_server_thread_of(const struct stall_server_memory *memory, uint64_t pthread)
 {
-	const struct stall_snapshot *snapshot = memory->snapshot;
-	bool unknown = false;
 	uint64_t self;
 	uint32_t tid;
 
 	if (!pthread || pthread == UINT64_MAX)
 		return STALL_NO_THREAD;
-	for (size_t i = 0; i < snapshot->thread_count; i++) {
-		const struct stall_thread *thread = &snapshot->threads[i];
-
-		if (thread->process != memory->process)
-			continue;
-		if (thread->fs_base == pthread)
-			return (uint32_t)i;
-		unknown |= !thread->fs_base;
-	}
-	if (!unknown || !stall_server_read(memory, pthread + PTHREAD_SELF, &self, sizeof(self)) ||
+	uint32_t thread = stall_thread_of_pthread(memory->numbers, pthread);
+	if (thread != STALL_NO_THREAD || !memory->numbers->lacks_pthreads)
+		return thread;
+	if (!stall_server_read(memory, pthread + PTHREAD_SELF, &self, sizeof(self)) ||
 	    self != pthread || !stall_server_read(memory, pthread + PTHREAD_TID, &tid, sizeof(tid)))
 		return STALL_NO_THREAD;
 	return stall_server_thread_of_tid(memory, tid);

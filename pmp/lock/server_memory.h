@@ -52,6 +52,7 @@ struct stall_server_global {
 };
 
 struct stall_thds;
+struct stall_thread_numbers;
 
 struct stall_server_memory {
 	const struct stall_snapshot *snapshot;
@@ -60,6 +61,7 @@ struct stall_server_memory {
 	uint32_t process;
 	uint64_t until_ns; // CLOCK_MONOTONIC
 	const struct stall_thds *thds;
+	const struct stall_thread_numbers *numbers;
 	struct stall_memory_waiter *waiters;
 	size_t waiter_count;
 	struct stall_memory_lock *found; // per thread of the snapshot
@@ -105,19 +107,29 @@ void stall_server_text(const struct stall_server_memory *memory, uint64_t addres
 		       size_t size);
 bool stall_is_text(const char *text, size_t size);
 
-static inline uint64_t stall_word(const uint8_t *bytes, int32_t offset)
+// A field of a structure of which `bytes` was read. The offsets are those of a layout, which may be
+// of anybody: what is not in the bytes is 0.
+static inline void stall_field(const uint8_t *bytes, size_t bytes_size, int64_t offset, void *ret,
+			       size_t size)
+{
+	memset(ret, 0, size);
+	if (offset >= 0 && size <= bytes_size && (uint64_t)offset <= bytes_size - size)
+		memcpy(ret, bytes + offset, size);
+}
+
+static inline uint64_t stall_word(const uint8_t *bytes, size_t size, int64_t offset)
 {
 	uint64_t value;
 
-	memcpy(&value, bytes + offset, sizeof(value));
+	stall_field(bytes, size, offset, &value, sizeof(value));
 	return value;
 }
 
-static inline uint32_t stall_half(const uint8_t *bytes, int32_t offset)
+static inline uint32_t stall_half(const uint8_t *bytes, size_t size, int64_t offset)
 {
 	uint32_t value;
 
-	memcpy(&value, bytes + offset, sizeof(value));
+	stall_field(bytes, size, offset, &value, sizeof(value));
 	return value;
 }
 

@@ -92,9 +92,10 @@ static struct latch latch_of(const struct layout *layout, const uint8_t *bytes, 
 	const uint8_t *latch = bytes + STALL_FUTEX_BEFORE - word;
 
 	return (struct latch){
-		.readers = stall_half(latch, layout->part + layout->readers) & ~READERS_WRITER,
-		.recursive = stall_half(latch, layout->recursive),
-		.writer = stall_word(latch, layout->writer),
+		.readers = stall_half(latch, LATCH_BYTES, layout->part + layout->readers) &
+			   ~READERS_WRITER,
+		.recursive = stall_half(latch, LATCH_BYTES, layout->recursive),
+		.writer = stall_word(latch, LATCH_BYTES, layout->writer),
 	};
 }
 

@@ -184,8 +184,8 @@ static bool sleeps_on(const struct search *search, const struct stall_memory_wai
 	if (layout->embedded)
 		return is_in(search, waiter->pair, address + layout->event) ||
 		       is_in(search, waiter->pair, address + layout->wait_ex_event);
-	return is_in(search, waiter->pair, stall_word(latch, layout->event)) ||
-	       is_in(search, waiter->pair, stall_word(latch, layout->wait_ex_event));
+	return is_in(search, waiter->pair, stall_word(latch, MAX_LATCH, layout->event)) ||
+	       is_in(search, waiter->pair, stall_word(latch, MAX_LATCH, layout->wait_ex_event));
 }
 
 // What lock_word says. It begins with `one`; each reader takes 1, one in mode SX `half`, one in mode X
@@ -225,8 +225,8 @@ static struct state state_of(const struct layout *layout, int64_t word)
 static int64_t lock_word_of(const struct layout *layout, const uint8_t *latch)
 {
 	if (layout->narrow)
-		return (int32_t)stall_half(latch, layout->lock_word);
-	return (int64_t)stall_word(latch, layout->lock_word);
+		return (int32_t)stall_half(latch, MAX_LATCH, layout->lock_word);
+	return (int64_t)stall_word(latch, MAX_LATCH, layout->lock_word);
 }
 
 // `writer_thread` counts only while it is set: in older versions a flag says so.
@@ -234,12 +234,16 @@ static uint32_t holder_of(const struct search *search, const struct state *state
 			  const uint8_t *latch)
 {
 	const struct layout *layout = &search->layout;
+	uint8_t recursive;
 
-	if (state->held && (!layout->has_recursive || latch[layout->recursive]))
-		return stall_server_thread_of(search->memory, stall_word(latch, layout->writer));
+	stall_field(latch, MAX_LATCH, layout->recursive, &recursive, sizeof(recursive));
+	if (state->held && (!layout->has_recursive || recursive))
+		return stall_server_thread_of(search->memory,
+					      stall_word(latch, MAX_LATCH, layout->writer));
 	// All readers are XORed: one of them is itself.
 	if (!state->held && layout->has_reader && state->readers == 1)
-		return stall_server_thread_of(search->memory, stall_word(latch, layout->reader));
+		return stall_server_thread_of(search->memory,
+					      stall_word(latch, MAX_LATCH, layout->reader));
 	return STALL_NO_THREAD;
 }
 
@@ -265,12 +269,12 @@ static void read_latch(struct search *search, uint64_t address)
 		.readers = (uint32_t)state.readers,
 		.mode = state.mode,
 		.doubtful = before.held != state.held || before.readers != state.readers ||
-			    stall_word(search->first, layout->writer) !=
-				    stall_word(latch, layout->writer),
+			    stall_word(search->first, sizeof(search->first), layout->writer) !=
+				    stall_word(latch, MAX_LATCH, layout->writer),
 	};
 	if (layout->has_site)
-		read_site(search, stall_word(latch, layout->file),
-			  stall_half(latch, layout->line) & layout->line_mask,
+		read_site(search, stall_word(latch, MAX_LATCH, layout->file),
+			  stall_half(latch, MAX_LATCH, layout->line) & layout->line_mask,
 			  search->found.created, sizeof(search->found.created));
 	read_index(search, address, &search->found);
 }
@@ -302,11 +306,11 @@ static void report_mutex(const struct search *search, const struct stall_memory_
 
 	if (!layout->has_mutex ||
 	    !stall_server_read(search->memory, address, mutex, layout->mutex_size) ||
-	    !is_in(search, waiter->pair, stall_word(mutex, layout->mutex_event)))
+	    !is_in(search, waiter->pair, stall_word(mutex, sizeof(mutex), layout->mutex_event)))
 		return;
 	if (layout->has_mutex_site)
-		read_site(search, stall_word(mutex, layout->mutex_file),
-			  stall_half(mutex, layout->mutex_line), found.created,
+		read_site(search, stall_word(mutex, sizeof(mutex), layout->mutex_file),
+			  stall_half(mutex, sizeof(mutex), layout->mutex_line), found.created,
 			  sizeof(found.created));
 	search->memory->found[waiter->thread] = found;
 }
@@ -332,11 +336,11 @@ static void examine(struct search *search, const uint8_t *cell, uint64_t object)
 {
 	const struct layout *layout = &search->layout;
 	const struct stall_memory_waiter *waiter =
-		waiter_of(search, stall_word(cell, layout->thread));
+		waiter_of(search, stall_word(cell, (size_t)layout->cell_size, layout->thread));
 
 	if (!waiter || object & 7)
 		return;
-	if (is_rwlock_type(stall_half(cell, layout->type)))
+	if (is_rwlock_type(stall_half(cell, (size_t)layout->cell_size, layout->type)))
 		report_latch(search, waiter, object);
 	else
 		report_mutex(search, waiter, object);
@@ -368,7 +372,7 @@ static struct stall_error *walk(struct search *search, uint64_t array)
 		if (read.done < read.size)
 			return NULL;
 		for (size_t i = 0; i < count; i++) {
-			uint64_t object = stall_word(block + i * size, layout->object);
+			uint64_t object = stall_word(block + i * size, size, layout->object);
 
 			seen += !!object;
 			if (object)

@@ -222,7 +222,7 @@ struct stall_error *stall_captures_finish(struct stall_server *server, const cha
 
 	server->taken = false;
 	if (name)
-		server->trigger.name = name;
+		stall_trigger_set_name(&server->trigger, name);
 	if (address)
 		server->trigger.address = address;
 	if (server->options->captures)

@@ -11,9 +11,9 @@
 #include "base/output.h"
 #include "capture/burst.h"
 #include "capture/capturer.h"
+#include "proc/target.h"
 #include "serve/serve_options.h"
 #include "snapshot/own_threads.h"
-#include "snapshot/target.h"
 #include "watch/watch.h"
 #include "watch/watch_ignored.h"
 

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/cleanup.h"
 #include "serve/answers.h"
 #include "watch/watch.h"
@@ -11,12 +12,8 @@
 
 static struct stall_error *add(struct stall_server *server, pid_t pid)
 {
-	struct stall_target *grown =
-		reallocarray(server->targets, server->target_count + 1, sizeof(*server->targets));
-
-	if (!grown)
+	if (!stall_array_resize(&server->targets, server->target_count + 1))
 		return &stall_enomem;
-	server->targets = grown;
 	struct stall_error *err = stall_target_init(&server->targets[server->target_count], pid);
 	if (!err)
 		server->target_count++;

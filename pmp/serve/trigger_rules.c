@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
+
 // A wait's id has the number of its slot in the upper half: a thread is in one wait at a time. More
 // threads than this are not supported.
 #define SLOTS 16384
@@ -128,7 +130,6 @@ enum stall_trigger_verdict stall_triggers_consider(struct stall_triggers *trigge
 	*ret = (struct stall_trigger){
 		.reason = late ? "threshold" : "convoy",
 		.kind = stall_watch_kind_name(wait->kind),
-		.name = wait->name,
 		.address = wait->address,
 		.pid = wait->pid,
 		.tid = wait->tid,
@@ -139,6 +140,7 @@ enum stall_trigger_verdict stall_triggers_consider(struct stall_triggers *trigge
 		.received_ns = received_ns,
 		.suppressed = triggers->suppressed,
 	};
+	stall_trigger_set_name(ret, wait->name);
 	triggers->last_ns = now_ns;
 	triggers->suppressed = 0;
 	return STALL_TRIGGER_NOW;
@@ -157,15 +159,9 @@ struct stall_error *stall_triggers_keep(struct stall_triggers *triggers,
 			triggers->pending[before - 1].wait >> 32 != wait->wait >> 32;
 		drop_pending(triggers, before - 1);
 	}
-	if (triggers->pending_count == triggers->pending_capacity) {
-		size_t capacity = triggers->pending_capacity * 2 ?: 64;
-		struct stall_trigger_wait *grown =
-			reallocarray(triggers->pending, capacity, sizeof(*grown));
-		if (!grown)
-			return &stall_enomem;
-		triggers->pending = grown;
-		triggers->pending_capacity = capacity;
-	}
+	if (!stall_array_reserve(&triggers->pending, triggers->pending_count, 1,
+				 &triggers->pending_capacity))
+		return &stall_enomem;
 	if (wait->name) {
 		copy.name = strdup(wait->name);
 		if (!copy.name)

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "snapshot/blocked_files.h"
 
-#include <fcntl.h>
 #include <limits.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -10,11 +9,10 @@
 #include <sys/syscall.h>
 
 #include "base/cleanup.h"
+#include "proc/mounts.h"
+#include "proc/proc_file.h"
 #include "snapshot/proc_thread.h"
 #include "snapshot/snapshot.h"
-
-// Of a host with containers there can be thousands of mounts, each of them up to 4 KiB.
-#define MAX_MOUNTS_BYTES (1 << 20)
 
 // Those whose first argument is a file that a disk or a file system can hold up.
 static bool has_file(int64_t call)
@@ -45,72 +43,6 @@ static bool has_file(int64_t call)
 
 /* Mounts. */
 
-// Space, tab, newline and backslash are written as three octal digits.
-static void unescape(char *text)
-{
-	char *to = text;
-
-	for (; *text; text++, to++) {
-		if (text[0] == '\\' && text[1] >= '0' && text[1] <= '3' && text[2] >= '0' &&
-		    text[2] <= '7' && text[3] >= '0' && text[3] <= '7') {
-			*to = (char)((text[1] - '0') << 6 | (text[2] - '0') << 3 | (text[3] - '0'));
-			text += 3;
-		} else {
-			*to = *text;
-		}
-	}
-	*to = '\0';
-}
-
-bool stall_mount_parse(char *line, struct stall_mount *ret)
-{
-	enum { ID, PARENT, DEVICE_NUMBER, ROOT, POINT, OPTIONS, FIELDS };
-	char *fields[FIELDS], *rest, *save = NULL;
-
-	rest = strstr(line, " - ");
-	if (!rest)
-		return false;
-	*rest = '\0';
-	for (int i = 0; i < FIELDS; i++) {
-		fields[i] = strtok_r(i ? NULL : line, " ", &save);
-		if (!fields[i])
-			return false;
-	}
-	char *type = strtok_r(rest + strlen(" - "), " ", &save);
-	char *device = strtok_r(NULL, " ", &save);
-	if (!type || !device)
-		return false;
-	unescape(fields[ROOT]);
-	unescape(fields[POINT]);
-	unescape(device);
-	*ret = (struct stall_mount){
-		.id = atoi(fields[ID]),
-		.device_number = fields[DEVICE_NUMBER],
-		.root = fields[ROOT],
-		.point = fields[POINT],
-		.type = type,
-		.device = device,
-	};
-	return true;
-}
-
-char *stall_mounts_read(int folder, const char *path)
-{
-	_cleanup_close_ int fd = openat(folder, path, O_RDONLY | O_CLOEXEC);
-	_cleanup_free_ char *text = fd < 0 ? NULL : malloc(MAX_MOUNTS_BYTES);
-	size_t used = 0;
-	ssize_t got;
-
-	if (!text)
-		return NULL;
-	while ((got = read(fd, text + used, MAX_MOUNTS_BYTES - 1 - used)) > 0)
-		used += got;
-	if (got < 0)
-		return NULL;
-	text[used] = '\0';
-	return no_cleanup_ptr(text);
-}
-
 // Consumes the text.
 static bool find_mount(char *text, int id, const char *device_number, struct stall_mount *ret)
 {
@@ -129,34 +61,19 @@ static bool find_mount(char *text, int id, const char *device_number, struct sta
 // mount point serves as well as another.
 static void read_mount(const struct stall_target *target, struct stall_blocked_file *file)
 {
-	_cleanup_free_ char *theirs = stall_mounts_read(target->procfd, "mountinfo"), *ours = NULL;
+	_cleanup_free_ char *theirs = stall_mounts_read(target), *ours = NULL;
 	struct stall_mount mount, here;
 
 	if (!theirs || !find_mount(theirs, file->mount_id, NULL, &mount))
 		return;
 	file->device = strdup(mount.device);
 	file->type = strdup(mount.type);
-	ours = stall_mounts_read(AT_FDCWD, "/proc/self/mountinfo");
+	ours = stall_mounts_read(NULL);
 	if (ours && find_mount(ours, 0, mount.device_number, &here))
 		file->mount = strdup(here.point);
 }
 
 /* Files. */
-
-static int read_mount_id(const struct stall_target *target, int number)
-{
-	char path[64], text[256];
-	int id = -1;
-
-	snprintf(path, sizeof(path), "fdinfo/%d", number);
-	_cleanup_close_ int fd = openat(target->procfd, path, O_RDONLY | O_CLOEXEC);
-	ssize_t size = fd < 0 ? -1 : read(fd, text, sizeof(text) - 1);
-	if (size < 0)
-		return -1;
-	text[size] = '\0';
-	const char *field = strstr(text, "mnt_id:");
-	return field && sscanf(field, "mnt_id: %d", &id) == 1 ? id : -1;
-}
 
 static char *copy(const char *text)
 {
@@ -185,16 +102,13 @@ static bool copy_mount(const struct stall_snapshot *snapshot,
 
 static char *read_path(const struct stall_target *target, int number)
 {
-	char name[64], path[PATH_MAX], root[PATH_MAX];
+	char name[64], path[PATH_MAX];
 
 	snprintf(name, sizeof(name), "fd/%d", number);
-	ssize_t size = readlinkat(target->procfd, name, path, sizeof(path) - 1);
 	// A socket and a pipe have no path, and no disk.
-	if (size <= 0 || *path != '/')
+	if (!stall_proc_link_inside(target, name, path, sizeof(path)) || *path != '/')
 		return NULL;
-	path[size] = '\0';
-	stall_target_root(target, root, sizeof(root));
-	return strdup(stall_path_in_root(path, root));
+	return strdup(path);
 }
 
 static void file_deinit(struct stall_blocked_file *file)
@@ -225,7 +139,7 @@ static void read_file(const struct stall_snapshot *snapshot, uint32_t index,
 
 	*file = (struct stall_blocked_file){
 		.thread = index,
-		.mount_id = read_mount_id(target, (int)thread->args[0]),
+		.mount_id = stall_proc_mount_id(target, (int)thread->args[0]),
 		.path = read_path(target, (int)thread->args[0]),
 	};
 	if (file->path && file->mount_id >= 0 && !copy_mount(snapshot, files, file))

@@ -37,16 +37,4 @@ void stall_blocked_files_deinit(struct stall_blocked_files *files);
 const struct stall_blocked_file *stall_blocked_file_of(const struct stall_blocked_files *files,
 						       uint32_t thread);
 
-// One line of a mountinfo file, proc_pid_mountinfo(5). `device` is MAJOR:MINOR.
-struct stall_mount {
-	int id;
-	const char *device_number, *root, *point, *type, *device;
-};
-
-// The text of one, up to a limit: a mount behind it is not known. NULL: it cannot be read. Free it.
-char *stall_mounts_read(int folder, const char *path);
-
-// Points into `line`, which it changes. False: it is no such line.
-bool stall_mount_parse(char *line, struct stall_mount *ret);
-
 #endif

@@ -6,103 +6,18 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/sysmacros.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "base/array.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
-#include "snapshot/module_file.h"
-#include "snapshot/read_child.h"
-
-struct cursor {
-	const char *at, *end;
-};
-
-// Reads digits of the base and the separator after them.
-static bool take_number(struct cursor *cursor, unsigned int base, char separator, uint64_t *ret)
-{
-	const char *start = cursor->at;
-	uint64_t value = 0;
-
-	for (; cursor->at < cursor->end; cursor->at++) {
-		unsigned int digit;
-		char c = *cursor->at;
-
-		if (c >= '0' && c <= '9')
-			digit = c - '0';
-		else if (c >= 'a' && c <= 'f')
-			digit = c - 'a' + 10;
-		else
-			break;
-		if (digit >= base || value > (UINT64_MAX - digit) / base)
-			return false;
-		value = value * base + digit;
-	}
-	if (cursor->at == start)
-		return false;
-	*ret = value;
-	if (cursor->at == cursor->end)
-		return separator == 0;
-	if (separator && *cursor->at++ != separator)
-		return false;
-	return true;
-}
-
-bool stall_maps_line_parse(const char *line, size_t size, struct stall_maps_line *ret)
-{
-	struct cursor cursor = {line, line + size};
-	struct stall_maps_line parsed = {};
-	uint64_t major, minor;
-
-	if (!take_number(&cursor, 16, '-', &parsed.start) ||
-	    !take_number(&cursor, 16, ' ', &parsed.end) || parsed.start >= parsed.end)
-		return false;
-	if (cursor.end - cursor.at < 5 || cursor.at[4] != ' ')
-		return false;
-	parsed.readable = cursor.at[0] == 'r';
-	parsed.writable = cursor.at[1] == 'w';
-	parsed.executable = cursor.at[2] == 'x';
-	parsed.shared = cursor.at[3] == 's';
-	cursor.at += 5;
-	if (!take_number(&cursor, 16, ' ', &parsed.offset) ||
-	    !take_number(&cursor, 16, ':', &major) || !take_number(&cursor, 16, ' ', &minor) ||
-	    !take_number(&cursor, 10, 0, &parsed.ino))
-		return false;
-	parsed.dev = makedev(major, minor);
-	while (cursor.at < cursor.end && *cursor.at == ' ')
-		cursor.at++;
-	parsed.path = cursor.at;
-	parsed.path_size = cursor.end - cursor.at;
-	*ret = parsed;
-	return true;
-}
-
-char *stall_maps_line_path(const struct stall_maps_line *line, bool *ret_deleted)
-{
-	static const char suffix[] = " (deleted)";
-	size_t size = line->path_size, length = 0;
-	bool deleted = size > strlen(suffix) &&
-		       !memcmp(line->path + size - strlen(suffix), suffix, strlen(suffix));
-	char *path;
-
-	if (deleted)
-		size -= strlen(suffix);
-	path = malloc(size + 1);
-	if (!path)
-		return NULL;
-	for (size_t i = 0; i < size; i++) {
-		if (size - i >= 4 && !memcmp(line->path + i, "\\012", 4)) {
-			path[length++] = '\n';
-			i += 3;
-		} else {
-			path[length++] = line->path[i];
-		}
-	}
-	path[length] = 0;
-	*ret_deleted = deleted;
-	return path;
-}
+#include "proc/maps_line.h"
+#include "proc/module_file.h"
+#include "proc/paths.h"
+#include "proc/proc_file.h"
+#include "proc/read_child.h"
+#include "snapshot/open_files.h"
 
 #define MAX_EMPTY_NS UINT64_C(200000000) // for which an empty file is read again
 #define PAUSE_US 1000
@@ -117,6 +32,7 @@ struct data_mapping {
 struct builder {
 	struct stall_maps *maps;
 	size_t mapping_capacity, module_capacity;
+	struct stall_hash_index by_place; // modules
 	struct data_mapping *data;
 	size_t data_count, data_capacity;
 	const struct stall_target *target;
@@ -125,33 +41,31 @@ struct builder {
 	char root[PATH_MAX]; // of the process, to cut off its paths
 };
 
-static bool grow(void *array, size_t count, size_t *capacity, size_t size)
-{
-	if (count < *capacity)
-		return true;
-	size_t wanted = *capacity ? *capacity * 2 : 256;
-	void *grown = reallocarray(*(void **)array, wanted, size);
-	if (!grown)
-		return false;
-	*(void **)array = grown;
-	*capacity = wanted;
-	return true;
-}
-
 static bool is_vdso(const struct stall_maps_line *line)
 {
 	return line->path_size == 6 && !memcmp(line->path, "[vdso]", 6);
 }
 
-// The module of an executable mapping: the same file at the same distance from its offsets.
-static uint32_t find_module(const struct stall_maps *maps, const struct stall_maps_line *line)
+static uint64_t place_hash(const struct stall_maps_line *line)
 {
-	for (size_t i = maps->module_count; i-- > 0;) {
-		const struct stall_module *module = &maps->modules[i];
+	const uint64_t key[] = {line->dev, line->ino, line->start - line->offset};
+
+	return stall_hash(key, sizeof(key));
+}
+
+// The module of an executable mapping: the same file at the same distance from its offsets.
+static uint32_t find_module(const struct builder *builder, const struct stall_maps_line *line)
+{
+	uint64_t hash = place_hash(line);
+	uint32_t found;
+	size_t at = 0;
+
+	while ((found = stall_hash_index_next(&builder->by_place, hash, &at)) != STALL_HASH_END) {
+		const struct stall_module *module = &builder->maps->modules[found];
 
 		if (module->ino == line->ino && module->dev == line->dev && line->ino &&
 		    module->start - module->offset == line->start - line->offset)
-			return i;
+			return found;
 	}
 	return STALL_NO_MODULE;
 }
@@ -174,15 +88,17 @@ static struct stall_error *add_module(struct builder *builder, const struct stal
 		*ret = STALL_NO_MODULE;
 		return NULL;
 	}
-	if (!grow(&maps->modules, maps->module_count, &builder->module_capacity,
-		  sizeof(*maps->modules)))
+	if (!stall_array_reserve(&maps->modules, maps->module_count, 1,
+				 &builder->module_capacity) ||
+	    !stall_hash_index_add(&builder->by_place, place_hash(line),
+				  (uint32_t)maps->module_count))
 		return &stall_enomem;
 	module.path = stall_maps_line_path(line, &module.deleted);
 	if (!module.path)
 		return &stall_enomem;
 	const char *inside = stall_path_in_root(module.path, builder->root);
 	memmove(module.path, inside, strlen(inside) + 1);
-	*ret = maps->module_count;
+	*ret = (uint32_t)maps->module_count;
 	maps->modules[maps->module_count++] = module;
 	return NULL;
 }
@@ -194,11 +110,11 @@ static struct stall_error *set_module(struct builder *builder, const struct stal
 	uint32_t found;
 
 	if (!line->executable && line->ino) {
-		if (!grow(&builder->data, builder->data_count, &builder->data_capacity,
-			  sizeof(*builder->data)))
+		if (!stall_array_reserve(&builder->data, builder->data_count, 1,
+					 &builder->data_capacity))
 			return &stall_enomem;
 		builder->data[builder->data_count++] = (struct data_mapping){
-			.mapping = mapping - maps->mappings,
+			.mapping = (size_t)(mapping - maps->mappings),
 			.dev = line->dev,
 			.ino = line->ino,
 		};
@@ -207,7 +123,7 @@ static struct stall_error *set_module(struct builder *builder, const struct stal
 	// The vdso is read from the process; this is the error where it cannot be read.
 	if (!line->executable || (!line->ino && (!is_vdso(line) || builder->text)))
 		return NULL;
-	found = find_module(maps, line);
+	found = find_module(builder, line);
 	if (found == STALL_NO_MODULE)
 		return add_module(builder, line, &mapping->module);
 	maps->modules[found].end = line->end;
@@ -230,8 +146,8 @@ static struct stall_error *add_line(struct builder *builder, const char *text, s
 		return stall_error_create(STALL_ERROR_LIMIT,
 					  "process %d has more than %d memory mappings, the limit",
 					  builder->pid, STALL_MAX_MAPPINGS);
-	if (!grow(&maps->mappings, maps->mapping_count, &builder->mapping_capacity,
-		  sizeof(*maps->mappings)))
+	if (!stall_array_reserve(&maps->mappings, maps->mapping_count, 1,
+				 &builder->mapping_capacity))
 		return &stall_enomem;
 	struct stall_mapping *mapping = &maps->mappings[maps->mapping_count++];
 	*mapping = (struct stall_mapping){
@@ -263,13 +179,15 @@ static struct stall_error *read_lines(struct builder *builder)
 		used += n;
 
 		char *line = buf, *newline;
-		while ((newline = memchr(line, '\n', buf + used - line))) {
-			err = add_line(builder, line, newline - line);
+		while ((newline = memchr(line, '\n', used))) {
+			size_t length = (size_t)(newline - line);
+
+			err = add_line(builder, line, length);
 			if (err)
 				return err;
 			line = newline + 1;
+			used -= length + 1;
 		}
-		used = buf + used - line;
 		memmove(buf, line, used);
 		if (used == MAX_LINE)
 			return stall_error_create(STALL_ERROR_LIMIT,
@@ -354,7 +272,7 @@ static struct stall_error *sort_modules(const struct stall_maps *maps, struct mo
 
 	if (!keys)
 		return &stall_enomem;
-	for (size_t i = 0; i < maps->module_count; i++) {
+	for (uint32_t i = 0; i < maps->module_count; i++) {
 		const struct stall_module *module = &maps->modules[i];
 
 		keys[i] = (struct module_key){module->dev, module->ino, module->start, i};
@@ -376,38 +294,11 @@ static void set_data_modules(struct builder *builder, const struct module_key *k
 	}
 }
 
-static bool is_same_file(const struct stall_module *a, const struct stall_module *b)
-{
-	// The vdso has neither device nor inode number.
-	if (!a->ino)
-		return !b->ino && a->start == b->start && a->end == b->end;
-	return a->dev == b->dev && a->ino == b->ino;
-}
-
-// Takes over the descriptor of the same file. While it is open, its inode number is not given to
-// another file.
-static bool take_over(struct stall_module *module, struct stall_maps *previous,
-		      const struct module_key *keys, size_t count)
-{
-	const struct module_key wanted = {module->dev, module->ino, 0, 0};
-
-	for (size_t low = find_key(keys, count, &wanted); low < count; low++) {
-		struct stall_module *old = &previous->modules[keys[low].index];
-
-		if (!is_same_file(module, old))
-			return false;
-		if (old->fd < 0 || old->shared)
-			continue;
-		module->fd = old->fd;
-		old->fd = -1;
-		return true;
-	}
-	return false;
-}
-
 static struct stall_error *share(const struct stall_module *owner, struct stall_module *module)
 {
 	module->fd = owner->fd;
+	module->st_dev = owner->st_dev;
+	module->st_ino = owner->st_ino;
 	module->error = owner->error;
 	module->shared = true;
 	if (module->deleted == owner->deleted)
@@ -422,36 +313,17 @@ static struct stall_error *share(const struct stall_module *owner, struct stall_
 	return NULL;
 }
 
-void stall_open_files_deinit(struct stall_open_files *files)
-{
-	free(files->modules);
-	*files = (struct stall_open_files){};
-}
-
-static const struct stall_module *find_open(const struct stall_open_files *files,
-					    const struct stall_module *module)
-{
-	for (size_t i = 0; files && module->ino && i < files->count; i++) {
-		if (is_same_file(files->modules[i], module))
-			return files->modules[i];
-	}
-	return NULL;
-}
-
 // Only once these maps are complete: until then they can still be discarded.
 static struct stall_error *remember_open(struct stall_open_files *files,
 					 const struct stall_maps *maps)
 {
-	for (size_t i = 0; i < maps->module_count && files->count < STALL_MAX_OPEN_FILES; i++) {
-		const struct stall_module *module = &maps->modules[i];
+	struct stall_error *err = NULL;
 
-		if (!module->ino || module->fd < 0 || module->shared)
-			continue;
-		if (!grow(&files->modules, files->count, &files->capacity, sizeof(module)))
-			return &stall_enomem;
-		files->modules[files->count++] = module;
-	}
-	return NULL;
+	for (size_t i = 0; !err && i < maps->module_count && files->count < STALL_MAX_OPEN_FILES;
+	     i++)
+		if (maps->modules[i].ino && maps->modules[i].fd >= 0)
+			err = stall_open_files_add(files, &maps->modules[i]);
+	return err;
 }
 
 static struct stall_error *open_module(const struct builder *builder, struct stall_module *module,
@@ -459,41 +331,90 @@ static struct stall_error *open_module(const struct builder *builder, struct sta
 {
 	const struct stall_maps_text *text = builder->text;
 
-	if (text && text->sysroot_fd >= 0)
-		return stall_module_open_under(text->sysroot_fd, module);
+	if (text && text->sysroot != -1)
+		return stall_module_open_under(text->sysroot, module);
 	if (text)
 		return stall_module_open_path(text->target, module, mapping->start, mapping->end);
 	return stall_module_open(builder->target, module, mapping->start, mapping->end);
 }
 
+// The files that are open already.
+struct known_files {
+	struct stall_open_files own; // of these maps
+	struct stall_open_files previous;
+	const struct stall_open_files *others; // of other processes
+};
+
+static void known_files_deinit(struct known_files *known)
+{
+	stall_open_files_deinit(&known->own);
+	stall_open_files_deinit(&known->previous);
+}
+
+static struct stall_error *find_owner(const struct known_files *known, struct stall_module *module,
+				      const struct stall_module **ret)
+{
+	int own_fd = module->fd;
+
+	*ret = stall_open_files_find(&known->own, module);
+	if (!*ret && module->ino)
+		*ret = stall_open_files_find(known->others, module);
+	if (!*ret)
+		return NULL;
+	struct stall_error *err = share(*ret, module);
+	if (own_fd >= 0)
+		close(own_fd);
+	return err;
+}
+
+// Takes over the descriptor of the same file. While it is open, its inode number is not given to
+// another file.
+static bool take_over(const struct known_files *known, struct stall_module *module)
+{
+	struct stall_module *old = stall_open_files_find(&known->previous, module);
+
+	if (!old || old->fd < 0)
+		return false;
+	module->fd = old->fd;
+	module->st_dev = old->st_dev;
+	module->st_ino = old->st_ino;
+	old->fd = -1;
+	return true;
+}
+
 // One descriptor for each file, however often it is mapped.
+static struct stall_error *find_file(const struct builder *builder, struct known_files *known,
+				     struct stall_module *module)
+{
+	const struct stall_mapping *mapping = stall_maps_find(builder->maps, module->start);
+	const struct stall_module *owner;
+	struct stall_error *err = find_owner(known, module, &owner);
+
+	if (err || owner)
+		return err;
+	if (take_over(known, module))
+		err = stall_module_settle_path(builder->target, module);
+	else if (mapping) // map_files has one link per mapping, not per module
+		err = open_module(builder, module, mapping);
+	if (err)
+		return err;
+	stall_module_identify(module);
+	err = module->fd < 0 ? NULL : find_owner(known, module, &owner);
+	return err || owner ? err : stall_open_files_add(&known->own, module);
+}
+
 static struct stall_error *open_modules(const struct builder *builder,
-					const struct module_key *keys, struct stall_maps *previous,
+					const struct stall_maps *previous,
 					const struct stall_open_files *files)
 {
 	struct stall_maps *maps = builder->maps;
-	_cleanup_free_ struct module_key *old_keys = NULL;
-	const struct stall_module *owner = NULL;
+	_cleanup_(known_files_deinit) struct known_files known = {.others = files};
 	struct stall_error *err = NULL;
 
-	if (previous)
-		err = sort_modules(previous, &old_keys);
-	for (size_t i = 0; !err && i < maps->module_count; i++) {
-		struct stall_module *module = &maps->modules[keys[i].index];
-		const struct stall_mapping *mapping = stall_maps_find(maps, module->start);
-
-		if (!owner || !module->ino || !is_same_file(owner, module))
-			owner = find_open(files, module);
-		if (owner) {
-			err = share(owner, module);
-			continue;
-		}
-		owner = module;
-		if (previous && take_over(module, previous, old_keys, previous->module_count))
-			err = stall_module_settle_path(builder->target, module);
-		else if (mapping) // map_files has one link per mapping, not per module
-			err = open_module(builder, module, mapping);
-	}
+	for (size_t i = 0; !err && previous && i < previous->module_count; i++)
+		err = stall_open_files_add(&known.previous, &previous->modules[i]);
+	for (size_t i = 0; !err && i < maps->module_count; i++)
+		err = find_file(builder, &known, &maps->modules[i]);
 	return err;
 }
 
@@ -521,7 +442,7 @@ static struct stall_error *read_once(struct builder *builder)
 	}
 	if (err)
 		return err;
-	stall_target_root(target, builder->root, sizeof(builder->root));
+	stall_proc_root(target, builder->root, sizeof(builder->root));
 	return read_lines(builder);
 }
 
@@ -558,7 +479,7 @@ static struct stall_error *build(struct builder *builder, struct stall_maps *pre
 	if (err)
 		return err;
 	set_data_modules(builder, keys);
-	return open_modules(builder, keys, previous, files);
+	return open_modules(builder, previous, files);
 }
 
 static struct stall_error *create(struct builder *builder, struct stall_maps *previous,
@@ -569,6 +490,7 @@ static struct stall_error *create(struct builder *builder, struct stall_maps *pr
 		return &stall_enomem;
 	struct stall_error *err = build(builder, previous, files);
 	free(builder->data);
+	stall_hash_index_deinit(&builder->by_place);
 	if (!err && files)
 		err = remember_open(files, builder->maps);
 	if (err) {

@@ -9,26 +9,8 @@
 #include <sys/types.h>
 
 #include "base/error.h"
-#include "snapshot/module_file.h"
-#include "snapshot/target.h"
-
-// One line of /proc/PID/maps.
-struct stall_maps_line {
-	uint64_t start, end, offset;
-	uint64_t dev; // as st_dev
-	uint64_t ino;
-	bool readable, writable, executable, shared;
-	const char *path; // within the line, "" where there is none; still escaped
-	size_t path_size;
-};
-
-// `line` has `size` bytes and no newline. False where it is no such line.
-bool stall_maps_line_parse(const char *line, size_t size, struct stall_maps_line *ret);
-
-// The kernel writes a newline in a path as \012 (fs/seq_file.c mangle_path) and nothing else
-// escaped. Returns the path unescaped, NULL without memory; *ret_deleted: it ended in " (deleted)",
-// which is cut off.
-char *stall_maps_line_path(const struct stall_maps_line *line, bool *ret_deleted);
+#include "proc/module_file.h"
+#include "proc/target.h"
 
 #define STALL_NO_MODULE UINT32_MAX
 #define STALL_MAX_MAPPINGS 1000000
@@ -50,14 +32,7 @@ struct stall_maps {
 	bool truncated;	     // of a text: it does not have all of them
 };
 
-// Modules of the processes read before, whose descriptors are shared with the next ones: a server
-// with a process for each connection has the same files in all of them.
-#define STALL_MAX_OPEN_FILES 4096
-struct stall_open_files {
-	const struct stall_module **modules;
-	size_t count, capacity;
-};
-void stall_open_files_deinit(struct stall_open_files *files);
+struct stall_open_files;
 
 // Reads /proc/PID/maps and opens each module: /proc/PID/map_files first (right for deleted and
 // upgraded files and for other mount namespaces), then /proc/PID/root + path when its dev and ino
@@ -75,8 +50,8 @@ struct stall_error *stall_maps_create(const struct stall_target *target,
 struct stall_maps_text {
 	const char *text;
 	const struct stall_target *target; // NULL: it has ended
-	int sysroot_fd; // the folder that paths of an ended process are under, believed to hold its
-			// very files; -1: "/", and files are compared by dev and ino
+	int sysroot; // the folder that paths of an ended process are under, believed to hold its
+		     // very files; -1: "/", and files are compared by dev and ino
 };
 struct stall_error *stall_maps_create_text(const struct stall_maps_text *text,
 					   struct stall_maps *previous,

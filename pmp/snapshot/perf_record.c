@@ -39,7 +39,7 @@ void stall_perf_attr(uint64_t clock, uint64_t period_ns, size_t max_stack,
 			       PERF_SAMPLE_STACK_USER,
 		.sample_regs_user = regs_mask(),
 		// Below 64 KiB and a multiple of 8 (perf_copy_attr).
-		.sample_stack_user = max_stack < 65528 ? max_stack & ~7UL : 65528,
+		.sample_stack_user = max_stack < 65528 ? (uint32_t)max_stack & ~7U : 65528,
 		.sample_max_stack = STALL_KERNEL_FRAMES,
 		.disabled = 1,
 		.exclude_hv = 1,

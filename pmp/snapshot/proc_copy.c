@@ -6,6 +6,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "snapshot/call_mode.h"
 #include "snapshot/proc_thread.h"
 #include "snapshot/stack_copy.h"
 
@@ -29,6 +30,7 @@ struct copier {
 	size_t max_stack;
 	uint64_t deadline_ns;
 	size_t full;
+	struct stall_call_places places;
 };
 
 // The first threads are read in any case: an empty capture is useless.
@@ -54,7 +56,8 @@ static struct stall_error *read_state(const struct copier *copier, struct readin
 	return err;
 }
 
-static void set_registers(struct stall_thread *thread, const struct stall_proc_syscall *call)
+static void set_registers(struct copier *copier, struct stall_thread *thread,
+			  const struct stall_proc_syscall *call)
 {
 	// Linux's system call convention: rdi, rsi, rdx, r10, r8, r9; the instruction leaves its
 	// return address in rcx. (System V ABI, AMD64 supplement, appendix A.2.1.)
@@ -63,8 +66,17 @@ static void set_registers(struct stall_thread *thread, const struct stall_proc_s
 
 	*regs = (struct stall_regs){};
 	thread->in_syscall = call->number >= 0;
+	thread->is_32bit = false;
 	// A zombie has no stack, and shows zeros.
 	if (!call->sp)
+		return;
+	bool is_64bit = stall_code_is_64bit(call->pc, call->sp);
+	thread->is_32bit = !is_64bit || (thread->in_syscall &&
+					 !stall_call_is_64bit(&copier->places, copier->snapshot,
+							      thread->process, call->pc));
+	if (thread->is_32bit)
+		thread->in_syscall = false;
+	if (!is_64bit)
 		return;
 	regs->value[STALL_REG_SP] = call->sp;
 	regs->value[STALL_REG_PC] = call->pc;
@@ -85,11 +97,11 @@ static void set_running(struct stall_thread *thread)
 {
 	thread->label = STALL_RUNNING;
 	thread->regs = (struct stall_regs){};
-	thread->in_syscall = false;
+	thread->in_syscall = thread->is_32bit = false;
 	thread->stack_size = 0;
 }
 
-static struct stall_error *read_before(const struct copier *copier, size_t first, size_t end,
+static struct stall_error *read_before(struct copier *copier, size_t first, size_t end,
 				       uint64_t deadline_ns)
 {
 	for (size_t i = first; i < end && !is_late(i, deadline_ns); i++) {
@@ -104,7 +116,7 @@ static struct stall_error *read_before(const struct copier *copier, size_t first
 		reading->seen = true;
 		thread->passes++;
 		if (reading->call.blocked)
-			set_registers(thread, &reading->call);
+			set_registers(copier, thread, &reading->call);
 		else
 			set_running(thread);
 	}
@@ -273,6 +285,7 @@ struct stall_error *stall_proc_copy(struct stall_snapshot *snapshot, const size_
 	for (size_t i = 0; i < count; i++) {
 		ret->unseen += !readings[i].seen;
 		ret->open += readings[i].seen && !readings[i].done;
+		ret->is_32bit += readings[i].copy.thread->is_32bit;
 		gone[i] = readings[i].gone || !readings[i].seen;
 	}
 	if (stall_clock_ns(CLOCK_MONOTONIC) <= copier.deadline_ns)
@@ -327,6 +340,12 @@ struct stall_error *stall_proc_note(struct stall_snapshot *snapshot,
 			"the deadline of %u ms was over: %zu threads were not read, of %zu it "
 			"is not known whether they ran while they were read; raise --deadline",
 			options->deadline_ms, left->unseen, left->open);
+	if (!err && left->is_32bit)
+		err = stall_snapshot_note(
+			snapshot, "32-bit",
+			"%zu threads run 32-bit code or are in a 32-bit system call, or may be: "
+			"their calls are not shown",
+			left->is_32bit);
 	if (!err && left->full)
 		err = stall_snapshot_note(
 			snapshot, "arena-full",

@@ -13,9 +13,9 @@
 
 // Threads that stall_proc_copy() did not finish: without room for their stacks in the arena; not
 // read before the deadline; read, but with no time to copy their stacks or to check whether they
-// ran meanwhile.
+// ran meanwhile; not known to run 64-bit code.
 struct stall_proc_left {
-	size_t full, unseen, open;
+	size_t full, unseen, open, is_32bit;
 };
 
 // Fills and labels the threads of the snapshot with these indexes, in as many passes as the options

@@ -2,45 +2,32 @@
 #include "snapshot/proc_thread.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
+#include "base/array.h"
 #include "base/cleanup.h"
+#include "proc/proc_file.h"
 
 // Reads a whole small file of a thread.
 static struct stall_error *read_file(const struct stall_target *target, pid_t tid, const char *name,
 				     char *text, size_t size)
 {
-	char path[64];
-	size_t used = 0;
+	int errnum = stall_proc_read_thread(target, tid, name, text, size) < 0 ? errno : 0;
 
-	snprintf(path, sizeof(path), "task/%d/%s", tid, name);
-	_cleanup_close_ int fd = openat(target->procfd, path, O_RDONLY | O_CLOEXEC);
-	int errnum = fd < 0 ? errno : 0;
-	while (!errnum && used < size - 1) {
-		ssize_t got = read(fd, text + used, size - 1 - used);
-		if (got == 0)
-			break;
-		if (got > 0)
-			used += got;
-		else if (errno != EINTR)
-			errnum = errno;
-	}
 	if (errnum == ENOENT || errnum == ESRCH)
 		return stall_error_create(STALL_ERROR_NO_PROCESS, "thread %d has ended", tid);
 	// The file's mode excludes a process with only CAP_SYS_PTRACE.
 	if (errnum == EACCES || errnum == EPERM)
 		return stall_error_os(errnum,
-				      "cannot read /proc/%d/%s (needs its user, or CAP_SYS_PTRACE "
-				      "and CAP_DAC_READ_SEARCH)",
-				      target->pid, path);
+				      "cannot read /proc/%d/task/%d/%s (needs its user, or "
+				      "CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH)",
+				      target->pid, tid, name);
 	if (errnum)
-		return stall_error_os(errnum, "cannot read /proc/%d/%s", target->pid, path);
-	text[used] = '\0';
+		return stall_error_os(errnum, "cannot read /proc/%d/task/%d/%s", target->pid, tid,
+				      name);
 	return NULL;
 }
 
@@ -88,12 +75,6 @@ struct stall_error *stall_proc_syscall_read(const struct stall_target *target, p
 	return NULL;
 }
 
-static const char *find_line(const char *text, const char *key)
-{
-	const char *found = strstr(text, key);
-	return found ? found + strlen(key) : NULL;
-}
-
 // The kernel writes "\n" and "\\" of a name as escapes there (proc_task_name, ESCAPE_SPECIAL).
 static void take_name(const char *text, char *ret)
 {
@@ -123,7 +104,7 @@ static pid_t take_ns_tid(const char *text)
 		long value = strtol(text, &rest, 10);
 		if (rest == text)
 			break;
-		tid = value;
+		tid = (pid_t)value;
 		text = rest;
 	}
 	return tid;
@@ -138,10 +119,10 @@ struct stall_error *stall_proc_status_read(const struct stall_target *target, pi
 	if (err)
 		return err;
 	const char *name = strncmp(text, "Name:\t", 6) ? NULL : text + 6;
-	const char *state = find_line(text, "\nState:\t");
-	const char *nspid = find_line(text, "\nNSpid:");
-	const char *voluntary = find_line(text, "\nvoluntary_ctxt_switches:\t");
-	const char *nonvoluntary = find_line(text, "\nnonvoluntary_ctxt_switches:\t");
+	const char *state = stall_proc_field(text, "\nState:\t");
+	const char *nspid = stall_proc_field(text, "\nNSpid:");
+	const char *voluntary = stall_proc_field(text, "\nvoluntary_ctxt_switches:\t");
+	const char *nonvoluntary = stall_proc_field(text, "\nnonvoluntary_ctxt_switches:\t");
 	if (!name || !state || !voluntary || !nonvoluntary)
 		return stall_error_create(STALL_ERROR_FORMAT,
 					  "/proc/%d/task/%d/status is in no known format",
@@ -168,11 +149,8 @@ static struct stall_error *add_threads(struct stall_snapshot *snapshot, uint32_t
 		snapshot->processes[process].threads_lost += count - room;
 		count = room;
 	}
-	struct stall_thread *grown =
-		reallocarray(snapshot->threads, snapshot->thread_count + count + 1, sizeof(*grown));
-	if (!grown)
+	if (!stall_array_resize(&snapshot->threads, snapshot->thread_count + count))
 		return &stall_enomem;
-	snapshot->threads = grown;
 	for (size_t i = 0; i < count; i++)
 		snapshot->threads[snapshot->thread_count++] = (struct stall_thread){
 			.tid = tids[i],
@@ -188,7 +166,7 @@ static struct stall_error *add_threads(struct stall_snapshot *snapshot, uint32_t
 struct stall_error *stall_proc_list_threads(struct stall_snapshot *snapshot,
 					    const struct stall_snapshot_options *options)
 {
-	for (size_t i = 0; i < snapshot->process_count; i++) {
+	for (uint32_t i = 0; i < snapshot->process_count; i++) {
 		struct stall_error *err = add_threads(snapshot, i, options);
 		if (err)
 			return err;

@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "snapshot/process_io.h"
 
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "base/cleanup.h"
+#include "proc/proc_file.h"
 
 static bool parse(const char *text, const char *name, uint64_t *ret)
 {
@@ -20,12 +18,9 @@ bool stall_process_io_read(const struct stall_target *target, struct stall_proce
 {
 	char text[1024] = "\n";
 	struct stall_process_io io;
-	_cleanup_close_ int fd = openat(target->procfd, "io", O_RDONLY | O_CLOEXEC);
-	ssize_t n = fd < 0 ? -1 : read(fd, text + 1, sizeof(text) - 2);
 
-	if (n <= 0)
+	if (stall_proc_read(target, "io", text + 1, sizeof(text) - 1) <= 0)
 		return false;
-	text[n + 1] = '\0';
 	if (!parse(text, "\nwchar: ", &io.wchar) || !parse(text, "\nsyscw: ", &io.syscw) ||
 	    !parse(text, "\nread_bytes: ", &io.read_bytes) ||
 	    !parse(text, "\nwrite_bytes: ", &io.write_bytes) ||

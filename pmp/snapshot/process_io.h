@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "snapshot/target.h"
+#include "proc/target.h"
 
 struct stall_process_io {
 	uint64_t wchar, syscw, read_bytes, write_bytes, cancelled_write_bytes;

@@ -42,7 +42,7 @@ static int sampler_init(struct sampler *sampler, pid_t tid, size_t max_stack)
 	attr.wakeup_events = 1;
 
 	*sampler = (struct sampler){.fd = -1};
-	sampler->fd = syscall(SYS_perf_event_open, &attr, tid, -1, -1, PERF_FLAG_FD_CLOEXEC);
+	sampler->fd = (int)syscall(SYS_perf_event_open, &attr, tid, -1, -1, PERF_FLAG_FD_CLOEXEC);
 	if (sampler->fd < 0)
 		return errno;
 	void *ring = mmap(NULL, RING_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, sampler->fd, 0);

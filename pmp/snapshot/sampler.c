@@ -11,6 +11,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/array.h"
 #include "base/clock.h"
 #include "ebpf/samples_loader.h"
 #include "snapshot/perf_record.h"
@@ -74,7 +75,7 @@ static int open_ring(struct stall_sampler *sampler, struct ring *ring, int cpu)
 	attr.exclude_idle = 1;
 	attr.watermark = 1; // nobody waits for it: it is read with the next capture
 	attr.wakeup_watermark = UINT32_MAX;
-	ring->fd = syscall(SYS_perf_event_open, &attr, -1, cpu, -1, PERF_FLAG_FD_CLOEXEC);
+	ring->fd = (int)syscall(SYS_perf_event_open, &attr, -1, cpu, -1, PERF_FLAG_FD_CLOEXEC);
 	if (ring->fd < 0)
 		return errno;
 	void *map = mmap(NULL, PAGE + sampler->ring_size, PROT_READ | PROT_WRITE, MAP_SHARED,
@@ -170,11 +171,8 @@ static struct stall_error *make_room(struct taking *taking)
 	if (used < taking->capacity)
 		return NULL;
 	size_t capacity = used + 64;
-	struct stall_thread *grown =
-		reallocarray(snapshot->threads, capacity, sizeof(*snapshot->threads));
-	if (!grown)
+	if (!stall_array_resize(&snapshot->threads, capacity))
 		return &stall_enomem;
-	snapshot->threads = grown;
 	taking->capacity = capacity;
 	return NULL;
 }

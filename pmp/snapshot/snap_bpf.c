@@ -365,7 +365,7 @@ static size_t list_pending(const struct capture *capture, uint32_t *ret)
 
 	for (size_t i = 0; i < capture->snapshot->thread_count; i++) {
 		if (capture->work[i].outcome == PENDING)
-			ret[count++] = i;
+			ret[count++] = (uint32_t)i;
 	}
 	return count;
 }

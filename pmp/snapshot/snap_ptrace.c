@@ -18,6 +18,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/priority.h"
+#include "base/privileges.h"
 #include "snapshot/proc_copy.h"
 #include "snapshot/proc_thread.h"
 #include "snapshot/tracer.h"
@@ -36,9 +37,14 @@ static struct stall_error *refused(int errnum)
 static struct stall_error *ptrace_check(const struct stall_snapshot_options *options)
 {
 	int errnum = 0;
-	pid_t child = stall_idle_child_create();
 
 	(void)options;
+	if (stall_has_rights_of_file())
+		return stall_error_create(
+			STALL_ERROR_PERMISSION,
+			"a probe that has its rights from its file (capabilities) "
+			"stops no thread of another process: do this as root");
+	pid_t child = stall_idle_child_create();
 	if (child < 0)
 		return stall_error_os(errno, "fork");
 	if (ptrace(PTRACE_SEIZE, child, 0, 0) < 0)
@@ -107,12 +113,11 @@ static void supervise(const struct capture *capture, pid_t pid, int ended)
 	while ((now_ns = stall_clock_ns(CLOCK_MONOTONIC)) < capture->deadline_ns) {
 		uint64_t left_ms = (capture->deadline_ns - now_ns) / 1000000 + 1;
 		size_t before = capture->trace->next;
-		int ready = poll(&pollfd, 1, left_ms < STUCK_MS ? left_ms : STUCK_MS);
+		int ready = poll(&pollfd, 1, left_ms < STUCK_MS ? (int)left_ms : STUCK_MS);
 		if (ready > 0 || (ready == 0 && before == capture->trace->next))
 			break;
 	}
-	kill(pid, SIGKILL);
-	waitpid(pid, NULL, __WALL);
+	stall_child_end(pid);
 }
 
 // Lets one tracer work until it is done or gives up on a thread.

@@ -12,9 +12,13 @@
 #include <sys/syscall.h>
 #include <time.h>
 
+#include "base/array.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
-#include "snapshot/read_child.h"
+#include "proc/paths.h"
+#include "proc/proc_file.h"
+#include "proc/read_child.h"
+#include "snapshot/open_files.h"
 
 #define SYS_FUTEX_WAIT 455 // since Linux 6.7: (uaddr, val, mask, flags, timeout, clockid)
 #ifndef FUTEX_LOCK_PI2
@@ -40,6 +44,7 @@ const char *stall_label_reason_name(enum stall_label_reason reason)
 		[STALL_REASON_VFORK] = "vfork",
 		[STALL_REASON_EXEC] = "exec",
 		[STALL_REASON_EXIT] = "exit",
+		[STALL_REASON_32BIT] = "32-bit",
 	};
 
 	return names[reason];
@@ -57,41 +62,21 @@ void stall_snapshot_options_init(struct stall_snapshot_options *options)
 }
 
 // The field of /proc/PID/stat by its number in proc_pid_stat(5), counted from the state, field 3.
-static uint64_t stat_field(const char *fields, int number)
-{
-	for (int i = 3; i < number && fields; i++) {
-		fields = strchr(fields + 1, ' ');
-	}
-	return fields ? strtoull(fields, NULL, 10) : 0;
-}
-
-// From /proc/PID/stat: "PID (COMM) STATE PPID ...".
 static struct stall_error *read_stat(struct stall_process *process)
 {
 	const struct stall_target *target = &process->target;
-	char path[32], text[1024];
+	struct stall_proc_stat stat;
+	int errnum = stall_proc_stat_read(target, target->reader, &stat);
 
-	// Of one thread: the file of the process adds up all threads.
-	snprintf(path, sizeof(path), "task/%d/stat", target->reader);
-	_cleanup_close_ int fd = openat(target->procfd, path, O_RDONLY | O_CLOEXEC);
-	ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof(text) - 1);
-
-	if (n < 0 && (errno == ESRCH || errno == ENOENT))
+	if (errnum == ESRCH || errnum == ENOENT)
 		return stall_error_create(STALL_ERROR_NO_PROCESS, "process %d has ended",
 					  target->pid);
-	if (n < 0)
-		return stall_error_os(errno, "cannot read /proc/%d/stat", target->pid);
-	text[n] = 0;
-	char *name = strchr(text, '('), *end = strrchr(text, ')');
-	int ppid;
-	if (!name || !end || end < name || sscanf(end + 1, " %*c %d", &ppid) != 1)
-		return stall_error_create(STALL_ERROR_FORMAT, "cannot read /proc/%d/stat",
-					  target->pid);
-	*end = 0;
-	strncpy(process->comm, name + 1, STALL_COMM - 1);
-	process->ppid = ppid;
-	process->start_stack = stat_field(end + 1, 28);
-	process->start_brk = stat_field(end + 1, 47);
+	if (errnum)
+		return stall_error_os(errnum, "cannot read /proc/%d/stat", target->pid);
+	memcpy(process->comm, stat.comm, sizeof(process->comm));
+	process->ppid = stat.ppid;
+	process->start_stack = stat.start_stack;
+	process->start_brk = stat.start_brk;
 	return NULL;
 }
 
@@ -123,19 +108,13 @@ struct stall_error *stall_process_check(const struct stall_process *process)
 
 static struct stall_error *read_exe(struct stall_process *process)
 {
-	static const char suffix[] = " (deleted)";
-	char path[PATH_MAX], root[PATH_MAX];
-	ssize_t n = readlinkat(process->target.procfd, "exe", path, sizeof(path) - 1);
+	char path[PATH_MAX + 16];
 
-	if (n < 0) // needs ptrace access; reading the maps returns that error
+	// Needs ptrace access; reading the maps returns that error.
+	if (!stall_proc_link_inside(&process->target, "exe", path, sizeof(path)))
 		return NULL;
-	path[n] = 0;
-	if ((size_t)n > strlen(suffix) && !strcmp(path + n - strlen(suffix), suffix)) {
-		path[n - strlen(suffix)] = 0;
-		process->exe_deleted = true;
-	}
-	stall_target_root(&process->target, root, sizeof(root));
-	process->exe = strdup(stall_path_in_root(path, root));
+	process->exe_deleted = stall_path_cut_deleted(path);
+	process->exe = strdup(path);
 	return process->exe ? NULL : &stall_enomem;
 }
 
@@ -189,7 +168,8 @@ static struct stall_error *note_modules(struct stall_snapshot *snapshot,
 		if (!module->error || module->shared)
 			continue;
 		// Only the vdso is read from the memory that is out of reach.
-		if (!module->ino && stall_snapshot_is_late(snapshot, process - snapshot->processes))
+		if (!module->ino &&
+		    stall_snapshot_is_late(snapshot, (uint32_t)(process - snapshot->processes)))
 			continue;
 		struct stall_error *err =
 			stall_snapshot_note(snapshot, "module-unreadable",
@@ -299,7 +279,7 @@ struct stall_error *stall_snapshot_create_from(struct stall_arena *arena, const 
 	if (!snapshot)
 		return &stall_enomem;
 	clock_gettime(CLOCK_REALTIME, &now);
-	snapshot->wall_ns = (uint64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+	snapshot->wall_ns = (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 	snapshot->begun_ns = stall_clock_ns(CLOCK_MONOTONIC);
 	snapshot->arena = arena;
 	snapshot->processes = calloc(count, sizeof(*snapshot->processes));
@@ -393,15 +373,12 @@ void stall_snapshot_destroy(struct stall_snapshot *snapshot)
 struct stall_error *stall_snapshot_note(struct stall_snapshot *snapshot, const char *code,
 					const char *format, ...)
 {
-	struct stall_note *grown =
-		reallocarray(snapshot->notes, snapshot->note_count + 1, sizeof(*grown));
 	va_list args;
 	char *message;
 	int rc;
 
-	if (!grown)
+	if (!stall_array_resize(&snapshot->notes, snapshot->note_count + 1))
 		return &stall_enomem;
-	snapshot->notes = grown;
 	va_start(args, format);
 	rc = vasprintf(&message, format, args);
 	va_end(args);
@@ -419,7 +396,7 @@ uint64_t stall_thread_futex(const struct stall_thread *thread)
 		return thread->args[0];
 	if (thread->syscall != SYS_futex)
 		return 0;
-	switch (thread->args[1] & FUTEX_CMD_MASK) {
+	switch ((int)thread->args[1] & FUTEX_CMD_MASK) { // 32 bits count in the kernel
 	case FUTEX_WAIT:
 	case FUTEX_WAIT_BITSET:
 	case FUTEX_LOCK_PI:
@@ -573,7 +550,7 @@ struct stall_error *stall_snapshot_drop_ended(struct stall_snapshot *snapshot)
 {
 	struct stall_error *err = NULL;
 
-	for (size_t i = 0; !err && i < snapshot->process_count; i++) {
+	for (uint32_t i = 0; !err && i < snapshot->process_count; i++) {
 		struct stall_error *ended = stall_target_check(&snapshot->processes[i].target);
 
 		if (!ended)
@@ -619,6 +596,8 @@ static bool shares_by_clone3(const struct stall_thread *thread)
 
 static enum stall_label_reason find_reason(const struct stall_thread *thread)
 {
+	if (thread->is_32bit)
+		return STALL_REASON_32BIT;
 	if (!thread->in_syscall)
 		return STALL_REASON_NONE;
 	switch (thread->syscall) {

@@ -11,9 +11,9 @@
 
 #include "base/arena.h"
 #include "base/error.h"
+#include "proc/read_child.h"
+#include "proc/target.h"
 #include "snapshot/maps.h"
-#include "snapshot/read_child.h"
-#include "snapshot/target.h"
 
 // x86-64 DWARF numbers: 0 rax, 1 rdx, 2 rcx, 3 rbx, 4 rsi, 5 rdi, 6 rbp, 7 rsp, 8-15 r8-r15,
 // 16 the return address column, that is the PC. (System V ABI, AMD64 supplement, figure 3.36.)
@@ -46,6 +46,7 @@ enum stall_label_reason {
 	STALL_REASON_VFORK,	 // another process runs on its stack
 	STALL_REASON_EXEC,	 // its memory may be the next program's already
 	STALL_REASON_EXIT,	 // it has given up its stack: another thread may have it
+	STALL_REASON_32BIT,	 // in 32-bit mode or in a 32-bit call, or that is not known
 };
 // NULL for STALL_REASON_NONE.
 const char *stall_label_reason_name(enum stall_label_reason reason);
@@ -75,6 +76,7 @@ struct stall_thread {
 	enum stall_label_reason label_reason;
 
 	struct stall_regs regs;
+	bool is_32bit; // its code or its system call, or that is not known: neither is shown
 	bool in_syscall;
 	int64_t syscall; // number, valid if in_syscall
 	uint64_t args[6];

@@ -8,11 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
-#include <unistd.h>
 
 #include "base/cleanup.h"
+#include "proc/proc_file.h"
+#include "proc/read_child.h"
 #include "snapshot/proc_thread.h"
-#include "snapshot/read_child.h"
 
 #define MAX_THREADS 65536
 
@@ -90,11 +90,7 @@ static bool is_at_socket(const struct stall_target *target, const struct candida
 	if (fd > INT32_MAX)
 		return false;
 	snprintf(path, sizeof(path), "fd/%" PRIu64, fd);
-	ssize_t length = readlinkat(target->procfd, path, name, sizeof(name) - 1);
-	if (length < 0)
-		return false;
-	name[length] = '\0';
-	return !strcmp(name, socket);
+	return stall_proc_link(target, path, name, sizeof(name)) && !strcmp(name, socket);
 }
 
 static bool is_still_there(const struct stall_target *target, const struct candidate *candidate)

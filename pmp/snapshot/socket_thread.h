@@ -8,7 +8,7 @@
 #include <sys/types.h>
 
 #include "base/error.h"
-#include "snapshot/target.h"
+#include "proc/target.h"
 
 // Finds the one thread that waits in a system call for data from a socket: `inode` is the number of the
 // process's end of it. *ret is its number in its own pid namespace. STALL_ERROR_AGAIN: there is none

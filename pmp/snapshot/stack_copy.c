@@ -2,7 +2,7 @@
 #include "snapshot/stack_copy.h"
 
 #include "base/cleanup.h"
-#include "snapshot/read_child.h"
+#include "proc/read_child.h"
 
 // The largest distance of glibc's thread pointer above the stack pointer for both to be of one
 // stack whose mapping is not known (the thread is newer than our copy of the mappings).

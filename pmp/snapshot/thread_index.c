@@ -25,7 +25,7 @@ struct stall_error *stall_thread_index_init(struct stall_thread_index *index,
 
 	if (!processes)
 		return &stall_enomem;
-	for (size_t i = 0; i < snapshot->process_count; i++)
+	for (uint32_t i = 0; i < snapshot->process_count; i++)
 		processes[i] = (struct stall_process_number){snapshot->processes[i].target.pid, i};
 	qsort(processes, snapshot->process_count, sizeof(*processes), compare_numbers);
 	*index = (struct stall_thread_index){snapshot, processes};

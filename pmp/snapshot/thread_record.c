@@ -103,7 +103,7 @@ static void fill_syscall(const struct stall_bpf_thread *record, struct stall_thr
 					 STALL_BPF_R10, STALL_BPF_R8, STALL_BPF_R9};
 
 	ret->in_syscall = true;
-	ret->syscall = record->regs[STALL_BPF_ORIG_AX];
+	ret->syscall = (int64_t)record->regs[STALL_BPF_ORIG_AX];
 	for (unsigned int i = 0; i < 6; i++)
 		ret->args[i] = record->regs[order[i]];
 }
@@ -120,6 +120,7 @@ void stall_record_fill(const struct stall_bpf_thread *record, const uint64_t *fr
 	ret->fs_base = record->fs_base;
 	ret->regs = (struct stall_regs){};
 	ret->in_syscall = false;
+	ret->is_32bit = stall_record_is_32bit(record) || (record->flags & STALL_BPF_COMPAT);
 	ret->kernel_frame_count = record->kernel_frame_count;
 	memcpy(ret->kernel_frames, frames, record->kernel_frame_count * sizeof(*frames));
 	if (!has_user_regs(record))

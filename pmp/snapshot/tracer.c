@@ -13,6 +13,7 @@
 #include <time.h>
 
 #include "base/clock.h"
+#include "snapshot/call_mode.h"
 #include "snapshot/proc_thread.h"
 #include "snapshot/stack_copy.h"
 
@@ -112,8 +113,8 @@ static enum stall_trace_outcome wait_for_stop(pid_t tid, int *ret_status)
 		if (now_ns >= deadline_ns)
 			return STALL_TRACE_LATE;
 		struct timespec left = {
-			.tv_sec = (deadline_ns - now_ns) / 1000000000,
-			.tv_nsec = (deadline_ns - now_ns) % 1000000000,
+			.tv_sec = (time_t)((deadline_ns - now_ns) / 1000000000),
+			.tv_nsec = (long)((deadline_ns - now_ns) % 1000000000),
 		};
 		sigtimedwait(&child, NULL, &left);
 	}
@@ -137,10 +138,10 @@ static void set_registers(struct stall_thread *thread, const struct user_regs_st
 	memcpy(thread->regs.value, values, sizeof(values));
 	thread->regs.valid = (1u << STALL_REGS) - 1;
 	thread->fs_base = regs->fs_base;
-	thread->in_syscall = (long long)regs->orig_rax >= 0 && is_interrupted(regs->rax);
+	thread->in_syscall = (int64_t)regs->orig_rax >= 0 && is_interrupted((int64_t)regs->rax);
 	if (!thread->in_syscall)
 		return;
-	thread->syscall = regs->orig_rax;
+	thread->syscall = (int64_t)regs->orig_rax;
 	memcpy(thread->args, args, sizeof(args));
 }
 
@@ -206,6 +207,12 @@ static enum stall_trace_outcome take(const struct stall_snapshot *snapshot,
 	if (outcome != STALL_TRACE_PENDING)
 		return outcome;
 	outcome = stop_and_copy(snapshot, options->max_stack, thread, &full, &slot->errnum);
+	// Its code is 64-bit, by its registers.
+	thread->is_32bit = outcome == STALL_TRACE_TAKEN && thread->in_syscall &&
+			   !stall_call_is_64bit(&trace->places, snapshot, thread->process,
+						thread->regs.value[STALL_REG_PC]);
+	if (thread->is_32bit)
+		thread->in_syscall = false;
 	trace->full += full;
 	trace->arena_used = snapshot->arena->used;
 	return outcome;

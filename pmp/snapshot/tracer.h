@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "snapshot/snapshot.h"
+#include "snapshot/call_mode.h"
 
 enum stall_trace_outcome {
 	STALL_TRACE_PENDING, // not reached
@@ -31,6 +31,7 @@ struct stall_trace {
 	_Atomic size_t next;	   // the current slot
 	_Atomic size_t arena_used; // the part of the arena that the child has used
 	_Atomic size_t full;	   // threads for whose stacks it had no room
+	struct stall_call_places places;
 	size_t count;
 	struct stall_trace_slot slots[]; // one per thread of the snapshot
 };

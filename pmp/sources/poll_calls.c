@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sources/poll_calls.h"
-#include "snapshot/read_child.h"
+#include "proc/read_child.h"
 
 #include <string.h>
 #include <sys/stat.h>
@@ -79,9 +79,9 @@ enum stall_wait_kind stall_poll_kind(const struct stall_call *calls, uint32_t ki
 	const struct stall_call known = calls[call->number];
 	enum stall_wait_kind kind = known.kind;
 
-	if (is_transfer(known.how) && (!file || (file->is_local && !S_ISREG(file->mode))))
+	if (is_transfer(known.how) && (!file || (file->is_known && !S_ISREG(file->mode))))
 		return STALL_WAIT_KINDS;
-	if (kind == STALL_WAIT_WRITE && is_positioned(known.how) && file && file->is_local &&
+	if (kind == STALL_WAIT_WRITE && is_positioned(known.how) && file && file->is_known &&
 	    call->args[3] + size > file->size && (kinds >> STALL_WAIT_EXTEND & 1))
 		kind = STALL_WAIT_EXTEND;
 	return kinds >> kind & 1 ? kind : STALL_WAIT_KINDS;
@@ -141,21 +141,21 @@ static bool describe_futex(const struct stall_target *target, uint8_t how,
 	}
 }
 
-static bool describe_file(const struct stall_target *target, struct stall_poll_mounts *mounts,
-			  const struct stall_call *calls, uint32_t kinds,
-			  const struct stall_proc_syscall *call, struct stall_poll_call *ret)
+static bool describe_file(const struct stall_target *target, const struct stall_call *calls,
+			  uint32_t kinds, const struct stall_proc_syscall *call,
+			  struct stall_poll_call *ret)
 {
 	struct stall_poll_file file;
 	int fd = (int)call->args[0];
 
-	if (!stall_poll_file_find(target, mounts, fd, &file))
+	if (!stall_poll_file_find(target, fd, &file))
 		return false;
 	read_extent(target, calls[call->number].how, call, &ret->value, &ret->size);
 	ret->key.kind = stall_poll_kind(calls, kinds, call, &file, ret->size);
 	if (ret->key.kind == STALL_WAIT_KINDS)
 		return false;
 	memcpy(ret->path, file.path, sizeof(ret->path));
-	if (file.is_local) {
+	if (file.is_known) {
 		ret->key.id = file.ino;
 		ret->key.id2 = file.dev << 32; // the generation of the inode is not known
 		ret->fd = fd;
@@ -166,9 +166,9 @@ static bool describe_file(const struct stall_target *target, struct stall_poll_m
 	return true;
 }
 
-bool stall_poll_call_describe(const struct stall_target *target, struct stall_poll_mounts *mounts,
-			      const struct stall_call *calls, uint32_t kinds,
-			      const struct stall_proc_syscall *call, struct stall_poll_call *ret)
+bool stall_poll_call_describe(const struct stall_target *target, const struct stall_call *calls,
+			      uint32_t kinds, const struct stall_proc_syscall *call,
+			      struct stall_poll_call *ret)
 {
 	const struct stall_call known = calls[call->number];
 
@@ -180,7 +180,7 @@ bool stall_poll_call_describe(const struct stall_target *target, struct stall_po
 	if (known.kind == STALL_WAIT_FUTEX)
 		return describe_futex(target, known.how, call, ret);
 	if (known.how < STALL_CALL_MAPPING)
-		return describe_file(target, mounts, calls, kinds, call, ret);
+		return describe_file(target, calls, kinds, call, ret);
 	if (stall_poll_kind(calls, kinds, call, NULL, 0) == STALL_WAIT_KINDS)
 		return false;
 	switch (known.how) {

@@ -8,8 +8,8 @@
 
 #include "ebpf/waits.h"
 #include "ebpf/waits_calls.h"
+#include "proc/target.h"
 #include "snapshot/proc_thread.h"
-#include "snapshot/target.h"
 #include "sources/poll_files.h"
 
 struct stall_poll_call {
@@ -29,8 +29,8 @@ enum stall_wait_kind stall_poll_kind(const struct stall_call *calls, uint32_t ki
 
 // For a call of which stall_poll_is_wait() is true. False: it is no wait of these kinds after all
 // (a socket), or its lock or file cannot be found any more.
-bool stall_poll_call_describe(const struct stall_target *target, struct stall_poll_mounts *mounts,
-			      const struct stall_call *calls, uint32_t kinds,
-			      const struct stall_proc_syscall *call, struct stall_poll_call *ret);
+bool stall_poll_call_describe(const struct stall_target *target, const struct stall_call *calls,
+			      uint32_t kinds, const struct stall_proc_syscall *call,
+			      struct stall_poll_call *ret);
 
 #endif

@@ -5,37 +5,21 @@
 #define STALL_POLL_FILES_H
 
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 
 #include "ebpf/waits.h"
-#include "snapshot/target.h"
-
-// Which mounts of a process hold a file system whose files can be asked for their size and number at
-// any time: one that answers from memory.
-struct stall_poll_mounts {
-	struct stall_poll_mount {
-		int id;
-		bool is_local;
-	} * mounts;
-	size_t count;
-	uint64_t read_ns;
-};
-void stall_poll_mounts_deinit(struct stall_poll_mounts *mounts);
-// From the text of mountinfo. False: no memory.
-bool stall_poll_mounts_parse(struct stall_poll_mounts *mounts, char *text);
+#include "proc/target.h"
 
 struct stall_poll_file {
 	char path[STALL_PATH]; // as the process sees it; ".../" and its end where it is long
-	bool is_local;	       // the fields below are known only for these
+	bool is_known;	       // the fields below are: its disk has answered
 	uint64_t dev, ino;     // dev in the kernel's encoding
 	uint64_t size;
 	uint32_t mode;
 };
 
 // False: it is no file with a name (a socket, a pipe, ...), or it is closed.
-bool stall_poll_file_find(const struct stall_target *target, struct stall_poll_mounts *mounts,
-			  int fd, struct stall_poll_file *ret);
+bool stall_poll_file_find(const struct stall_target *target, int fd, struct stall_poll_file *ret);
 
 // A path cut at its beginning where there is no room for it.
 void stall_poll_path_cut(const char *path, char ret[STALL_PATH]);

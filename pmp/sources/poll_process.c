@@ -11,35 +11,18 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "proc/proc_file.h"
 
 #define OWN_LINKS 2 // of /proc/PID/task; each thread is one more (proc_task_getattr)
 
-bool stall_poll_parse_image(const char *text, uint64_t *ret)
-{
-	const char *rest = strrchr(text, ')'); // a name may hold anything
-	uint64_t code, stack;
-
-	// 26 startcode, 28 startstack
-	if (!rest || sscanf(rest + 1,
-			    " %*c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s "
-			    "%*s %*s %*s %*s %*s %*s %" SCNu64 " %*s %" SCNu64,
-			    &code, &stack) != 2)
-		return false;
-	*ret = code ^ stack << 1;
-	return true;
-}
-
 static bool read_image(const struct stall_poll_process *process, uint64_t *ret)
 {
-	char path[48], text[1024];
+	struct stall_proc_stat stat;
 
-	snprintf(path, sizeof(path), "%d/stat", process->target.reader);
-	_cleanup_close_ int fd = openat(process->task, path, O_RDONLY | O_CLOEXEC);
-	ssize_t got = fd < 0 ? -1 : read(fd, text, sizeof(text) - 1);
-	if (got <= 0)
+	if (stall_proc_stat_read(&process->target, process->target.reader, &stat))
 		return false;
-	text[got] = '\0';
-	return stall_poll_parse_image(text, ret);
+	*ret = stat.start_code ^ stat.start_stack << 1;
+	return true;
 }
 
 void stall_poll_process_check(struct stall_poll_process *process, uint64_t now_ns)
@@ -143,7 +126,7 @@ struct stall_error *stall_poll_process_create(struct stall_poll_reader *reader, 
 		free(process);
 		return err;
 	}
-	process->task = openat(process->target.procfd, "task", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	process->task = stall_proc_open_tasks(&process->target);
 	if (process->task < 0)
 		err = stall_error_os(errno, "cannot open /proc/%d/task", pid);
 	if (!err)
@@ -167,7 +150,6 @@ void stall_poll_process_destroy(struct stall_poll_reader *reader,
 	for (size_t i = 0; i < process->count; i++)
 		stall_poll_thread_destroy(reader, process->threads[i]);
 	free(process->threads);
-	stall_poll_mounts_deinit(&process->mounts);
 	stall_target_deinit(&process->target);
 	if (process->task >= 0)
 		close(process->task);

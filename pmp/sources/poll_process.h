@@ -9,7 +9,7 @@
 #include <sys/types.h>
 
 #include "base/error.h"
-#include "snapshot/target.h"
+#include "proc/target.h"
 #include "sources/poll_files.h"
 #include "sources/poll_thread.h"
 
@@ -18,7 +18,6 @@ struct stall_poll_process {
 	int task;			    // descriptor of /proc/PID/task
 	struct stall_poll_thread **threads; // by TID
 	size_t count;
-	struct stall_poll_mounts mounts;
 	uint64_t image; // of its memory: another one after exec
 	uint64_t checked_ns;
 	bool replaced;	// by another program, which is to be reported
@@ -41,8 +40,5 @@ struct stall_error *stall_poll_process_list(struct stall_poll_reader *reader,
 					    stall_poll_ended_fn ended, void *arg, size_t *ret_over);
 // Sets `replaced` where it executes another program than at the last check.
 void stall_poll_process_check(struct stall_poll_process *process, uint64_t now_ns);
-
-// Where the program's code and its first stack begin, from the text of a stat file. False: not there.
-bool stall_poll_parse_image(const char *text, uint64_t *ret);
 
 #endif

@@ -49,8 +49,8 @@ static void set_key(struct stall_poller *poller, struct stall_poll_process *proc
 		return;
 	if (is_known && thread->slot != STALL_POLL_NO_SLOT)
 		*ret = poller->slots[thread->slot].call.key;
-	else if (stall_poll_call_describe(&process->target, &process->mounts, poller->calls,
-					  poller->kinds, call, &found))
+	else if (stall_poll_call_describe(&process->target, poller->calls, poller->kinds, call,
+					  &found))
 		*ret = found.key;
 }
 

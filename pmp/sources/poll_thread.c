@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sources/poll_thread.h"
-#include "snapshot/read_child.h"
+#include "proc/read_child.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -106,7 +106,7 @@ static int read_call(struct stall_poll_reader *reader, int task, pid_t tid, int 
 
 static bool is_futex_wait(uint64_t operation)
 {
-	switch (operation & FUTEX_CMD_MASK) {
+	switch ((int)operation & FUTEX_CMD_MASK) {
 	case FUTEX_WAIT:
 	case FUTEX_WAIT_BITSET:
 	case FUTEX_LOCK_PI:

@@ -11,8 +11,8 @@
 
 #include "ebpf/waits.h"
 #include "ebpf/waits_calls.h"
+#include "proc/target.h"
 #include "snapshot/proc_thread.h"
-#include "snapshot/target.h"
 #include "waits/wait_source.h"
 
 #define STALL_POLL_NO_SLOT UINT32_MAX

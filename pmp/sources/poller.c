@@ -9,6 +9,7 @@
 #include <sys/eventfd.h>
 #include <sys/resource.h>
 
+#include "base/array.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "ebpf/wait_kinds.h"
@@ -48,16 +49,12 @@ struct stall_error *stall_poller_add(struct stall_poller *poller, pid_t pid)
 	size_t over = 0;
 
 	stall_poller_lock(poller);
-	struct stall_poll_process **grown =
-		reallocarray(poller->processes, poller->process_count + 1,
-			     sizeof(struct stall_poll_process *));
-	if (grown)
-		poller->processes = grown;
+	bool has_room = stall_array_resize(&poller->processes, poller->process_count + 1);
 	struct stall_error *err =
-		grown ? stall_poll_process_create(&poller->reader, pid,
-						  MAX_THREADS - poller->thread_count, &over,
-						  &poller->processes[poller->process_count])
-		      : &stall_enomem;
+		has_room ? stall_poll_process_create(&poller->reader, pid,
+						     MAX_THREADS - poller->thread_count, &over,
+						     &poller->processes[poller->process_count])
+			 : &stall_enomem;
 	if (!err) {
 		poller->lost[STALL_LOST_SLOTS_FULL] += over;
 		poller->thread_count += poller->processes[poller->process_count++]->count;
@@ -181,8 +178,8 @@ static void begin_wait(struct stall_poller *poller, struct stall_poll_process *p
 	struct stall_poll_call call;
 	bool full;
 
-	if (!stall_poll_call_describe(&process->target, &process->mounts, poller->calls,
-				      poller->kinds, &thread->call, &call)) {
+	if (!stall_poll_call_describe(&process->target, poller->calls, poller->kinds, &thread->call,
+				      &call)) {
 		thread->unwanted = true;
 		return;
 	}

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
 
@@ -78,31 +79,42 @@ static bool went_back(const struct stall_wait_stat *now, const struct stall_wait
 void stall_ring_ghosts_deinit(struct stall_ring_ghosts *ghosts)
 {
 	free(ghosts->stats);
+	stall_hash_index_deinit(&ghosts->by_key);
+}
+
+static uint64_t hash_of(const struct stall_wait_key *key)
+{
+	return stall_hash(key, sizeof(*key));
 }
 
 struct stall_wait_stat stall_ring_ghosts_take(struct stall_ring_ghosts *ghosts, size_t ghost)
 {
 	const struct stall_wait_stat stat = ghosts->stats[ghost];
+	size_t last = --ghosts->count;
 
-	ghosts->stats[ghost] = ghosts->stats[--ghosts->count];
+	stall_hash_index_remove(&ghosts->by_key, hash_of(&stat.key), ghost);
+	if (ghost == last)
+		return stat;
+	ghosts->stats[ghost] = ghosts->stats[last];
+	stall_hash_index_move(&ghosts->by_key, hash_of(&ghosts->stats[ghost].key), last, ghost);
 	return stat;
 }
 
 static struct stall_wait_stat *find_ghost(struct stall_ring_ghosts *ghosts,
 					  const struct stall_wait_key *key)
 {
-	for (size_t i = 0; i < ghosts->count; i++)
-		if (!memcmp(&ghosts->stats[i].key, key, sizeof(*key)))
-			return &ghosts->stats[i];
-	if (ghosts->count == ghosts->capacity) {
-		size_t capacity = ghosts->capacity ? 2 * ghosts->capacity : 16;
-		struct stall_wait_stat *grown =
-			reallocarray(ghosts->stats, capacity, sizeof(*grown));
-		if (!grown)
-			return NULL;
-		ghosts->stats = grown;
-		ghosts->capacity = capacity;
-	}
+	uint64_t hash = hash_of(key);
+	size_t at = 0;
+	uint32_t found;
+
+	while ((found = stall_hash_index_next(&ghosts->by_key, hash, &at)) != STALL_HASH_END)
+		if (!memcmp(&ghosts->stats[found].key, key, sizeof(*key)))
+			return &ghosts->stats[found];
+	if (ghosts->count >= STALL_MAX_RING_GHOSTS && key->tgid)
+		return find_ghost(ghosts, &(struct stall_wait_key){.kind = key->kind});
+	if (!stall_array_reserve(&ghosts->stats, ghosts->count, 1, &ghosts->capacity) ||
+	    !stall_hash_index_add(&ghosts->by_key, hash, ghosts->count))
+		return NULL;
 	struct stall_wait_stat *ghost = &ghosts->stats[ghosts->count++];
 	*ghost = (struct stall_wait_stat){.key = *key, .used = 1};
 	return ghost;
@@ -120,7 +132,7 @@ static volatile struct stall_wait_stat *stat_at(const struct stall_ring_counts *
 
 size_t stall_ring_counts_size(const struct stall_ring_counts *counts)
 {
-	return counts->stat_count + STALL_WAIT_KINDS;
+	return counts->stat_count + stall_ring_kinds(counts->ring);
 }
 
 // Of one page, by its offset in the file. `now_ns` 0: check again, whatever was known a moment ago.

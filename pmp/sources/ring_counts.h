@@ -10,12 +10,16 @@
 #include <sys/types.h>
 
 #include "base/error.h"
+#include "base/hash_index.h"
 #include "rings/ring_file.h"
 
-// Last values of freed stats, one for each key.
+// Last values of freed stats, one for each key. A server may free as many as it likes: beyond the
+// limit they are counted under their kind alone.
+#define STALL_MAX_RING_GHOSTS 16384
 struct stall_ring_ghosts {
 	struct stall_wait_stat *stats;
 	size_t count, capacity;
+	struct stall_hash_index by_key;
 };
 void stall_ring_ghosts_deinit(struct stall_ring_ghosts *ghosts);
 // Removes one; another one takes its place.

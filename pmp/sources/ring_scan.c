@@ -64,7 +64,7 @@ struct stall_error *stall_ring_scan_ignore(struct stall_ring_scan *scan, pid_t t
 
 static uint64_t threshold_of(const struct stall_ring_scan *scan, uint32_t kind)
 {
-	return stall_ring_live(scan->ring)->threshold_ns[kind];
+	return stall_ring_threshold(scan->ring, kind);
 }
 
 // A wait that begins from now on is seen at least once before it is due.

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "ebpf/passes_loader.h"
@@ -11,8 +12,8 @@
 #include "ebpf/wait_kinds.h"
 #include "ebpf/waits_attach.h"
 #include "ebpf/waits_read.h"
+#include "proc/read_child.h"
 #include "snapshot/proc_thread.h"
-#include "snapshot/read_child.h"
 #include "snapshot/thread_record.h"
 #include "sources/resting.h"
 
@@ -109,18 +110,14 @@ void stall_sentinel_destroy(struct stall_sentinel *sentinel)
 
 struct stall_error *stall_sentinel_add(struct stall_sentinel *sentinel, pid_t pid)
 {
-	struct process *processes =
-		reallocarray(sentinel->processes, sentinel->process_count + 1, sizeof(*processes));
-
-	if (!processes)
+	if (!stall_array_resize(&sentinel->processes, sentinel->process_count + 1))
 		return &stall_enomem;
-	sentinel->processes = processes;
 	stall_sentinel_remove(sentinel, pid); // that had this number before
 	struct process process = {};
 	struct stall_error *err = stall_target_init(&process.target, pid);
 	if (err)
 		return err;
-	processes[sentinel->process_count++] = process;
+	sentinel->processes[sentinel->process_count++] = process;
 	sentinel->pass_ns = 0;
 	return NULL;
 }
@@ -498,13 +495,10 @@ static struct stall_error *make_room(struct stall_sentinel *sentinel, size_t cou
 {
 	if (count <= sentinel->sample_count)
 		return NULL;
-	struct stall_thread_sample *grown =
-		reallocarray(sentinel->samples, 2 * count, sizeof(*grown));
-	if (!grown)
+	if (!stall_array_resize(&sentinel->samples, 2 * count))
 		return &stall_enomem;
-	memset(grown + sentinel->sample_count, 0,
-	       (2 * count - sentinel->sample_count) * sizeof(*grown));
-	sentinel->samples = grown;
+	memset(sentinel->samples + sentinel->sample_count, 0,
+	       (2 * count - sentinel->sample_count) * sizeof(*sentinel->samples));
 	sentinel->sample_count = 2 * count;
 	return NULL;
 }

@@ -13,8 +13,8 @@
 // Of one function, in all processes.
 struct probed {
 	uint64_t hits_then; // at `then`
-	bool stepped, too_many;
-	char why_not[160];
+	bool stepped, too_many, refused;
+	char why_not[640];
 };
 
 struct stall_server_uprobes {
@@ -81,7 +81,7 @@ static bool find_next_call(const struct search *search, const struct stall_funct
 		int64_t distance =
 			(int64_t)(next->file_offset - next->skipped) - (int64_t)place->file_offset;
 
-		if (!search->waits_in[next->pattern] || next->clone ||
+		if (!search->waits_in[next->pattern] || next->clone || next->refused ||
 		    search->functions[next->pattern] != search->functions[place->pattern] ||
 		    next->module != place->module || distance != (int32_t)distance)
 			continue;
@@ -99,6 +99,11 @@ static void set_uprobe(struct stall_server_uprobes *uprobes, const struct stall_
 	struct probed *probed = &uprobes->functions[function];
 	char path[32];
 
+	if (place->refused) {
+		probed->refused = true;
+		snprintf(probed->why_not, sizeof(probed->why_not), "%s", place->refused);
+		return;
+	}
 	// The descriptor is of the mapped file, even if its path names another one by now.
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", process->maps->modules[place->module].fd);
 	struct stall_bpf_uprobe uprobe = {
@@ -152,6 +157,7 @@ struct stall_error *stall_server_uprobes_attach(struct stall_server_uprobes *upr
 		    !uprobes->functions[search.functions[pattern]].too_many)
 			set_uprobe(uprobes, &snapshot->processes[process], &search, &places[i]);
 	}
+	stall_function_places_deinit(places, search.place_count);
 	return err;
 }
 
@@ -205,6 +211,7 @@ void stall_server_uprobes_state(const struct stall_server_uprobes *uprobes, uint
 	*ret = (struct stall_server_probe_state){
 		.places = places,
 		.hits = stall_bpf_waits_uprobe_hits(uprobes->waits, function),
+		.refused = uprobes->functions[function].refused,
 		.why_not = places ? NULL : uprobes->functions[function].why_not,
 	};
 }

@@ -42,6 +42,7 @@ bool stall_server_uprobes_check(struct stall_server_uprobes *uprobes, uint64_t n
 struct stall_server_probe_state {
 	uint32_t places; // uprobes set: a function can be there more than once (clones, libraries)
 	uint64_t hits;	 // since the start
+	bool refused;	 // it has a symbol at which no function starts
 	const char *why_not; // NULL while it is watched, else one sentence
 };
 void stall_server_uprobes_state(const struct stall_server_uprobes *uprobes, uint32_t function,

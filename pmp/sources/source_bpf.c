@@ -352,9 +352,9 @@ static void lost(void *state, uint64_t ret[STALL_LOST_CAUSES])
 static bool find_function(const struct source *source, size_t function,
 			  struct stall_server_probe_state *ret)
 {
-	if (!source->uprobes)
-		return false;
-	stall_server_uprobes_state(source->uprobes, function, ret);
+	*ret = (struct stall_server_probe_state){};
+	if (source->uprobes)
+		stall_server_uprobes_state(source->uprobes, function, ret);
 	return ret->places || ret->hits;
 }
 
@@ -372,7 +372,7 @@ static struct stall_error *programs(void *state, struct stall_wait_program **ret
 	for (size_t i = 0; i < stall_server_function_count; i++) {
 		struct stall_server_probe_state function;
 
-		if (find_function(source, i, &function))
+		if (find_function(source, i, &function) || function.refused)
 			all[count++] = (struct stall_wait_program){stall_server_functions[i].name,
 								   "uprobe", function.why_not};
 	}

@@ -7,7 +7,7 @@
 #include <sys/eventfd.h>
 
 #include "base/cleanup.h"
-#include "snapshot/read_child.h"
+#include "proc/read_child.h"
 #include "sources/poll_ignore.h"
 #include "sources/poll_sample.h"
 #include "sources/poller.h"

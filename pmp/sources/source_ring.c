@@ -48,7 +48,7 @@ static uint64_t threshold(void *state, pid_t pid, enum stall_wait_kind kind)
 
 	for (size_t i = 0; i < source->count; i++) {
 		const struct stall_watched_ring *ringed = &source->rings[i];
-		uint64_t ns = stall_ring_live(ringed->ring)->threshold_ns[kind];
+		uint64_t ns = stall_ring_threshold(ringed->ring, kind);
 		if ((!pid || ringed->pid == pid) && ns < lowest)
 			lowest = ns;
 	}

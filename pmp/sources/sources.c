@@ -24,15 +24,8 @@ static size_t count_threads(const pid_t *pids, size_t count)
 {
 	size_t threads = 0;
 
-	for (size_t i = 0; i < count; i++) {
-		char path[32];
-		struct stat status;
-
-		// One link for each thread, and two of its own.
-		snprintf(path, sizeof(path), "/proc/%d/task", pids[i]);
-		if (!stat(path, &status) && status.st_nlink > 2)
-			threads += status.st_nlink - 2;
-	}
+	for (size_t i = 0; i < count; i++)
+		threads += stall_target_thread_count(pids[i]);
 	return threads;
 }
 

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sources/watched_rings.h"
 
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
+#include "base/array.h"
 #include "base/cleanup.h"
+#include "proc/path_open.h"
 #include "rings/ring_find.h"
 
 #define MAX_SLOTS (1 << 20) // of all rings
@@ -34,17 +36,17 @@ struct stall_watched_ring *stall_watched_ring_of_slot(const struct stall_watched
 bool stall_watched_ring_set_threshold(struct stall_watched_ring *ringed, enum stall_wait_kind kind,
 				      uint64_t ns)
 {
-	volatile __u64 *word = &stall_ring_live(ringed->ring)->threshold_ns[kind];
+	uint64_t old_ns = stall_ring_threshold(ringed->ring, kind);
 
-	if (*word == ns)
+	if (old_ns == ns)
 		return true;
 	if (!stall_ring_is_writable(ringed->ring))
 		return false;
 	if (!(ringed->set & 1u << kind))
-		ringed->old_ns[kind] = *word;
+		ringed->old_ns[kind] = old_ns;
 	ringed->set |= 1u << kind;
 	ringed->set_ns[kind] = ns;
-	*word = ns;
+	stall_ring_set_threshold(ringed->ring, kind, ns);
 	ringed->scan.next_ns = 0;
 	return true;
 }
@@ -52,11 +54,10 @@ bool stall_watched_ring_set_threshold(struct stall_watched_ring *ringed, enum st
 // Unless another process has set something since.
 static void restore_thresholds(struct stall_watched_ring *ringed)
 {
-	for (int i = 0; i < STALL_WAIT_KINDS; i++) {
-		volatile __u64 *word = &stall_ring_live(ringed->ring)->threshold_ns[i];
-		if ((ringed->set >> i & 1) && *word == ringed->set_ns[i])
-			*word = ringed->old_ns[i];
-	}
+	for (int i = 0; i < STALL_WAIT_KINDS; i++)
+		if ((ringed->set >> i & 1) &&
+		    stall_ring_threshold(ringed->ring, i) == ringed->set_ns[i])
+			stall_ring_set_threshold(ringed->ring, i, ringed->old_ns[i]);
 }
 
 static void apply_thresholds(const struct stall_watched_rings *source,
@@ -72,7 +73,7 @@ void stall_watched_ring_add_lost(const struct stall_watched_ring *ringed,
 				 uint64_t lost[STALL_LOST_CAUSES])
 {
 	for (int i = 0; i < STALL_LOST_CAUSES; i++)
-		lost[i] += stall_ring_live(ringed->ring)->lost[i] - ringed->lost_before[i];
+		lost[i] += stall_ring_lost(ringed->ring, i) - ringed->lost_before[i];
 	lost[STALL_LOST_RING_FULL] += ringed->overwritten;
 }
 
@@ -112,24 +113,24 @@ static bool find_room(const struct stall_watched_rings *source, size_t slots, si
 }
 
 // A folder changes when a ring is made in it.
-static struct timespec folder_changed(const struct stall_ring *ring)
+static uint64_t folder_changed(const struct stall_ring *ring)
 {
 	_cleanup_free_ char *folder = strdup(stall_ring_path(ring));
 	char *slash = folder ? strrchr(folder, '/') : NULL;
-	struct stat status = {};
+	struct stall_path_status status = {};
 
 	if (slash) {
 		*slash = '\0';
-		stat(*folder ? folder : "/", &status);
+		const struct stall_path path = {.folder = AT_FDCWD, .name = *folder ? folder : "/"};
+		stall_error_destroy(stall_path_status(&path, 0, &status));
 	}
-	return status.st_mtim;
+	return status.mtime_ns;
 }
 
 struct stall_error *stall_watched_ring_open(struct stall_watched_rings *source, pid_t pid,
 					    struct stall_watched_ring **ret)
 {
 	_cleanup_(stall_ring_closep) struct stall_ring *ring = NULL;
-	struct stall_watched_ring *grown;
 	size_t index, first;
 	struct stall_error *err = stall_ring_open_process(pid, source->options.ring, true, &ring);
 
@@ -140,19 +141,18 @@ struct stall_error *stall_watched_ring_open(struct stall_watched_rings *source, 
 					  "the rings of these processes have more than %d slots "
 					  "for threads: watch fewer of them at once",
 					  MAX_SLOTS);
-	grown = reallocarray(source->rings, source->count + 1, sizeof(*grown));
-	if (!grown)
+	if (!stall_array_resize(&source->rings, source->count + 1))
 		return &stall_enomem;
-	source->rings = grown;
-	memmove(grown + index + 1, grown + index, (source->count - index) * sizeof(*grown));
+	struct stall_watched_ring *added = &source->rings[index];
+	memmove(added + 1, added, (source->count - index) * sizeof(*added));
 	source->count++;
-	grown[index] = (struct stall_watched_ring){
+	*added = (struct stall_watched_ring){
 		.pid = pid,
 		.folder_changed = folder_changed(ring),
 		.scan = {.first = first},
 	};
-	grown[index].ring = no_cleanup_ptr(ring);
-	*ret = &grown[index];
+	added->ring = no_cleanup_ptr(ring);
+	*ret = added;
 	return NULL;
 }
 
@@ -161,17 +161,16 @@ struct stall_error *stall_watched_ring_begin(struct stall_watched_rings *source,
 {
 	const struct stall_ring *ring = ringed->ring;
 	size_t room = stall_ring_max_record_stack(ring);
-	uint8_t *stack = room > source->stack_room ? realloc(source->stack, room) : source->stack;
 
-	if (room && !stack)
-		return &stall_enomem;
-	source->stack = stack;
-	if (room > source->stack_room)
+	if (room > source->stack_room) {
+		if (!stall_array_resize(&source->stack, room))
+			return &stall_enomem;
 		source->stack_room = room;
+	}
 	// Only records from now on.
 	ringed->cursor = stall_ring_live(ring)->head;
 	for (int i = 0; i < STALL_LOST_CAUSES; i++)
-		ringed->lost_before[i] = stall_ring_live(ring)->lost[i];
+		ringed->lost_before[i] = stall_ring_lost(ring, i);
 	struct stall_error *err = stall_ring_counts_create(ringed->ring, ringed->pid,
 							   &source->ghosts, &ringed->counts);
 	if (err)
@@ -206,13 +205,12 @@ struct stall_error *stall_watched_ring_replace(struct stall_watched_rings *sourc
 void stall_watched_ring_check(const struct stall_watched_rings *source,
 			      struct stall_watched_ring *ringed)
 {
-	const struct timespec changed = folder_changed(ringed->ring);
+	const uint64_t changed = folder_changed(ringed->ring);
 
 	ringed->left |= stall_ring_is_left(ringed->ring, ringed->pid);
 	_cleanup_(stall_ring_closep) struct stall_ring *latest = NULL;
 
-	if (changed.tv_sec == ringed->folder_changed.tv_sec &&
-	    changed.tv_nsec == ringed->folder_changed.tv_nsec)
+	if (changed == ringed->folder_changed)
 		return;
 	ringed->folder_changed = changed;
 	_cleanup_error_ struct stall_error *err =

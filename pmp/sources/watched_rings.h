@@ -31,8 +31,8 @@ struct stall_watched_ring {
 	uint64_t lost_before[STALL_LOST_CAUSES];
 	// Thresholds that were written, and those before.
 	uint64_t set_ns[STALL_WAIT_KINDS], old_ns[STALL_WAIT_KINDS];
-	uint32_t set; // bit of each
-	struct timespec folder_changed;
+	uint32_t set;		 // bit of each
+	uint64_t folder_changed; // mtime in ns
 	struct stall_ring_trouble trouble;
 	char why_off[160], why_read_only[240];
 };

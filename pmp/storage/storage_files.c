@@ -1,23 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "storage/storage_files.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <sys/sysmacros.h>
-#include <unistd.h>
 
 #include "base/cleanup.h"
-#include "snapshot/blocked_files.h"
+#include "base/hash_index.h"
+#include "proc/descriptors.h"
+#include "proc/maps_line.h"
+#include "proc/mounts.h"
+#include "proc/path_open.h"
+#include "proc/paths.h"
+#include "proc/proc_file.h"
 #include "waits/wait_files.h"
 
 #define MAX_DESCRIPTORS 65536
-#define MAX_MAP_LINES 262144
+#define MAX_MAP_BYTES ((size_t)32 << 20)
 #define MAX_SEARCHES 3 // of a file that is never found
 #define SURE 100       // the same device and number
 #define SAME_NUMBER 50 // of a file system that shows another device (btrfs)
@@ -73,15 +75,23 @@ static struct stall_error *set_seen(struct stall_storage_file *file, const struc
 	return set_path(file, seen->path);
 }
 
+static void see(const struct stall_descriptor *descriptor, struct seen *ret)
+{
+	if (descriptor->path != ret->path)
+		snprintf(ret->path, sizeof(ret->path), "%s", descriptor->path);
+	ret->dev = descriptor->status.dev;
+	ret->ino = descriptor->status.ino;
+	ret->unlinked = descriptor->deleted;
+	ret->fd = descriptor->fd;
+}
+
 static bool see_descriptor(const struct stall_target *target, int fd, struct seen *ret)
 {
-	struct statx status;
+	struct stall_descriptor descriptor;
 
-	if (!stall_wait_file_at(target, fd, ret->path, sizeof(ret->path), &status, &ret->unlinked))
+	if (!stall_descriptor_read(target, fd, &descriptor, ret->path, sizeof(ret->path)))
 		return false;
-	ret->dev = makedev(status.stx_dev_major, status.stx_dev_minor);
-	ret->ino = status.stx_ino;
-	ret->fd = fd;
+	see(&descriptor, ret);
 	return true;
 }
 
@@ -161,112 +171,174 @@ struct search {
 	int *best;			   // their ranks
 	bool *ambiguous;
 	size_t count;
+	// What a file that is seen can be: of the same number, or, where it was not found yet, of
+	// the same last name.
+	struct stall_hash_index by_number, by_name;
 };
+
+static uint64_t number_hash(uint64_t number)
+{
+	return stall_hash(&number, sizeof(number));
+}
+
+// A long name is cut in a record.
+static uint64_t name_hash(const char *name)
+{
+	return stall_hash(name, strnlen(name, STALL_FILE_NAME - 1));
+}
+
+static struct stall_error *add_wanted(struct search *search, struct stall_storage_file *file)
+{
+	const struct stall_wait_file *record = file->record;
+	uint64_t number = file->found ? file->ino : record->key.id;
+
+	if (!stall_hash_index_add(&search->by_number, number_hash(number), search->count) ||
+	    (!file->found && record->name_count &&
+	     !stall_hash_index_add(&search->by_name, name_hash(record->names[0]), search->count)))
+		return &stall_enomem;
+	search->files[search->count++] = file;
+	return NULL;
+}
 
 static void search_deinit(struct search *search)
 {
 	free(search->files);
 	free(search->best);
 	free(search->ambiguous);
+	stall_hash_index_deinit(&search->by_number);
+	stall_hash_index_deinit(&search->by_name);
+}
+
+static struct stall_error *try_one(struct search *search, size_t i, const struct seen *seen)
+{
+	struct stall_storage_file *file = search->files[i];
+	int found = search->best[i] < SURE ? rank(file, seen) : 0;
+
+	if (!found || found < search->best[i])
+		return NULL;
+	if (found == search->best[i]) {
+		// The same file may be open several times.
+		search->ambiguous[i] |= strcmp(file->path, seen->path) != 0;
+		return NULL;
+	}
+	bool was_found = file->found;
+	struct stall_error *err = set_seen(file, seen);
+	file->found = was_found; // until all were tried
+	search->best[i] = found;
+	search->ambiguous[i] = false;
+	return err;
+}
+
+static struct stall_error *try_some(struct search *search, const struct stall_hash_index *index,
+				    uint64_t hash, const struct seen *seen)
+{
+	struct stall_error *err = NULL;
+	size_t at = 0;
+	uint32_t found;
+
+	while (!err && (found = stall_hash_index_next(index, hash, &at)) != STALL_HASH_END)
+		err = try_one(search, found, seen);
+	return err;
 }
 
 static struct stall_error *try_all(struct search *search, const struct seen *seen)
 {
-	struct stall_error *err = NULL;
+	const char *slash = strrchr(seen->path, '/');
+	struct stall_error *err =
+		try_some(search, &search->by_number, number_hash(seen->ino), seen);
 
-	for (size_t i = 0; !err && i < search->count; i++) {
-		struct stall_storage_file *file = search->files[i];
-		int found = search->best[i] < SURE ? rank(file, seen) : 0;
+	return err ? err
+		   : try_some(search, &search->by_name, name_hash(slash ? slash + 1 : seen->path),
+			      seen);
+}
 
-		if (!found || found < search->best[i])
-			continue;
-		if (found == search->best[i]) {
-			// The same file may be open several times.
-			search->ambiguous[i] |= strcmp(file->path, seen->path) != 0;
-			continue;
-		}
-		bool was_found = file->found;
-		err = set_seen(file, seen);
-		file->found = was_found; // until all were tried
-		search->best[i] = found;
-		search->ambiguous[i] = false;
-	}
-	return err;
+struct visit {
+	struct search *search;
+	struct seen *seen;
+	struct stall_error *err;
+};
+
+static bool try_descriptor(void *arg, const struct stall_descriptor *descriptor)
+{
+	struct visit *visit = arg;
+
+	see(descriptor, visit->seen);
+	visit->err = try_all(visit->search, visit->seen);
+	return !visit->err;
 }
 
 static struct stall_error *search_descriptors(struct search *search,
 					      const struct stall_target *target, struct seen *seen)
 {
-	_cleanup_closedir_ DIR *dir = stall_target_open_files(target);
-	struct stall_error *err = NULL;
-	size_t count = 0;
+	struct visit visit = {search, seen, NULL};
+	size_t lost;
+	struct stall_error *err =
+		stall_descriptors_visit(target, MAX_DESCRIPTORS, try_descriptor, &visit, &lost);
 
-	if (!dir)
-		return errno == ENOMEM ? &stall_enomem : NULL;
-	for (int fd; !err && count < MAX_DESCRIPTORS && (fd = stall_next_open_file(dir)) >= 0;
-	     count++)
-		if (see_descriptor(target, fd, seen))
-			err = try_all(search, seen);
-	return err;
+	if (err && err != &stall_enomem) { // without rights, or it has ended
+		stall_error_destroy(err);
+		err = NULL;
+	}
+	return err ? err : visit.err;
 }
 
-static bool parse_mapping(const struct stall_target *target, char *line, struct seen *ret)
+static struct stall_error *see_mapping(const struct stall_maps_line *line, const char *root,
+				       struct seen *ret)
 {
-	unsigned int dev_major, dev_minor;
-	char root[PATH_MAX];
-	int path = 0;
+	char *path = stall_maps_line_path(line, &ret->unlinked);
 
-	if (sscanf(line, "%*x-%*x %*4s %*x %x:%x %" SCNu64 " %n", &dev_major, &dev_minor, &ret->ino,
-		   &path) < 3 ||
-	    !ret->ino || line[path] != '/')
-		return false;
-	line[strcspn(line, "\n")] = '\0';
-	stall_target_root(target, root, sizeof(root));
-	snprintf(ret->path, sizeof(ret->path), "%s", stall_path_in_root(line + path, root));
-	ret->dev = makedev(dev_major, dev_minor);
-	ret->unlinked = stall_wait_file_cut_deleted(ret->path);
+	if (!path)
+		return &stall_enomem;
+	snprintf(ret->path, sizeof(ret->path), "%s", stall_path_in_root(path, root));
+	free(path);
+	ret->dev = line->dev;
+	ret->ino = line->ino;
 	ret->fd = -1;
-	return true;
-}
-
-static void fclosep(FILE **file)
-{
-	if (*file)
-		fclose(*file);
+	return NULL;
 }
 
 // Files that were closed and are still mapped.
 static struct stall_error *search_mappings(struct search *search, const struct stall_target *target,
 					   struct seen *seen)
 {
-	int fd = openat(target->procfd, "maps", O_RDONLY | O_CLOEXEC);
-	_cleanup_(fclosep) FILE *maps = fd < 0 ? NULL : fdopen(fd, "r");
-	char line[PATH_MAX + 256];
+	_cleanup_free_ char *text = malloc(MAX_MAP_BYTES);
+	char root[PATH_MAX];
 	struct stall_error *err = NULL;
 
-	if (!maps) {
-		if (fd >= 0)
-			close(fd);
-		return NULL;
-	}
-	for (size_t i = 0; !err && i < MAX_MAP_LINES && fgets(line, sizeof(line), maps); i++)
-		if (parse_mapping(target, line, seen))
+	if (!text || stall_proc_read(target, "maps", text, MAX_MAP_BYTES) < 0)
+		return text ? NULL : &stall_enomem;
+	stall_proc_root(target, root, sizeof(root));
+	for (const char *at = text, *end; !err && *at; at = *end ? end + 1 : end) {
+		struct stall_maps_line line;
+
+		end = strchrnul(at, '\n');
+		if (!stall_maps_line_parse(at, (size_t)(end - at), &line) || !line.ino ||
+		    !line.path_size || line.path[0] != '/')
+			continue;
+		err = see_mapping(&line, root, seen);
+		if (!err)
 			err = try_all(search, seen);
+	}
 	return err;
+}
+
+static bool is_at(const struct stall_target *target, const char *name, unsigned int how,
+		  struct stall_path_status *ret)
+{
+	const struct stall_path path = {target, STALL_PATH_IN_ROOT, name, 0};
+	_cleanup_error_ struct stall_error *err = stall_path_status(&path, how, ret);
+
+	return !err;
 }
 
 // Whether the file is still at its path.
 static bool is_there(const struct stall_target *target, const struct stall_storage_file *file)
 {
-	char path[PATH_MAX + 32];
-	struct statx status;
+	struct stall_path_status status;
 
-	if (!file->path || file->path[0] != '/')
-		return false;
-	snprintf(path, sizeof(path), "root%s", file->path);
-	return stall_wait_file_stat(target->procfd, path, AT_SYMLINK_NOFOLLOW, &status) &&
-	       makedev(status.stx_dev_major, status.stx_dev_minor) == file->dev &&
-	       status.stx_ino == file->ino;
+	return file->path && file->path[0] == '/' &&
+	       is_at(target, file->path, STALL_PATH_NOFOLLOW, &status) && status.dev == file->dev &&
+	       status.ino == file->ino;
 }
 
 // The path by a mount of its file system, of a file whose names in the record reach the root of that.
@@ -278,7 +350,7 @@ static bool find_by_mount(const struct stall_target *target, const struct stall_
 	const char *point = strcmp(mount->point, "/") ? mount->point : "";
 	unsigned int dev_major, dev_minor;
 	char folder[PATH_MAX];
-	struct statx status;
+	struct stall_path_status status;
 
 	if (sscanf(mount->device_number, "%u:%u", &dev_major, &dev_minor) != 2)
 		return false;
@@ -288,10 +360,9 @@ static bool find_by_mount(const struct stall_target *target, const struct stall_
 	    strncmp(names, mount->root, length) != 0 || names[length] != '/')
 		return false;
 	snprintf(seen->path, sizeof(seen->path), "%s%s", point, names + length);
-	snprintf(folder, sizeof(folder), "root%.*s", (int)(strrchr(seen->path, '/') - seen->path),
+	snprintf(folder, sizeof(folder), "%.*s/", (int)(strrchr(seen->path, '/') - seen->path),
 		 seen->path);
-	return stall_wait_file_stat(target->procfd, folder, 0, &status) &&
-	       makedev(status.stx_dev_major, status.stx_dev_minor) == seen->dev;
+	return is_at(target, folder, 0, &status) && status.dev == seen->dev;
 }
 
 // A file that was closed before its record was read.
@@ -311,7 +382,7 @@ static struct stall_error *find_by_names(const struct stall_target *target,
 	struct stall_error *err = stall_wait_file_join(record, &names);
 	if (err)
 		return err;
-	mounts = stall_mounts_read(target->procfd, "mountinfo");
+	mounts = stall_mounts_read(target);
 	if (!mounts)
 		return NULL;
 	*seen = (struct seen){.fd = -1};
@@ -380,7 +451,7 @@ static struct stall_error *collect(struct stall_storage_files *files,
 		    file->gone || (!file->found && file->searches >= MAX_SEARCHES) ||
 		    is_still_open(file, target, seen, &err))
 			continue;
-		search->files[search->count++] = file;
+		err = add_wanted(search, file);
 	}
 	return err;
 }

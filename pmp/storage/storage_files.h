@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "ebpf/waits.h"
-#include "snapshot/target.h"
+#include "proc/target.h"
 
 struct stall_storage_file {
 	struct stall_wait_file *record; // NULL: the kernel has not reported it yet

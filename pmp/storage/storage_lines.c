@@ -4,8 +4,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/file_class.h"
 #include "ebpf/wait_kinds.h"
-#include "waits/wait_files.h"
 #include "waits/wait_programs.h"
 
 #define KERNEL_MINOR_BITS 20 // include/linux/kdev_t.h

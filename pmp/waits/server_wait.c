@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "snapshot/read_child.h"
+#include "proc/read_child.h"
 
 // Argument numbers are those of the functions' declarations; `this` is the first of a method.
 const struct stall_server_function stall_server_functions[] = {

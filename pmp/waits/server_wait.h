@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 #include "ebpf/waits.h"
-#include "snapshot/target.h"
+#include "proc/target.h"
 
 // What the lock argument points to.
 enum stall_server_detail {

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/file_class.h"
 #include "waits/wait_programs.h"
 
 #define MAX_STACKS 16 // of waiters, and of holders, in a line

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "waits/wait_process.h"
 
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "proc/proc_file.h"
 #include "snapshot/proc_thread.h"
 #include "waits/wait_source.h"
 
@@ -109,11 +110,8 @@ struct stall_error *stall_wait_processes_add(struct stall_wait_processes *proces
 	if (processes->count == STALL_MAX_WATCHED)
 		return stall_error_create(STALL_ERROR_LIMIT, "more than %d processes",
 					  STALL_MAX_WATCHED);
-	struct stall_wait_process *grown =
-		reallocarray(processes->processes, processes->count + 1, sizeof(*grown));
-	if (!grown)
+	if (!stall_array_resize(&processes->processes, processes->count + 1))
 		return &stall_enomem;
-	processes->processes = grown;
 	struct stall_error *err = read_maps(processes, &process, arena);
 	// It executed another program meanwhile, like a script that starts a server.
 	for (int i = 1; i < ADD_TRIES && err && err->code == STALL_ERROR_AGAIN; i++) {
@@ -202,13 +200,9 @@ static pid_t find_tid(struct stall_wait_process *process, pid_t ns_tid)
 
 pid_t stall_wait_process_tid(struct stall_wait_process *process, pid_t ns_tid)
 {
-	const struct stall_target *target = &process->snapshot->processes[0].target;
-	char path[32];
-
 	if (ns_tid <= 0)
 		return 0;
 	if (process->own_namespace)
 		return find_tid(process, ns_tid);
-	snprintf(path, sizeof(path), "task/%d", ns_tid);
-	return faccessat(target->procfd, path, F_OK, 0) == 0 ? ns_tid : 0;
+	return stall_proc_has_thread(&process->snapshot->processes[0].target, ns_tid) ? ns_tid : 0;
 }

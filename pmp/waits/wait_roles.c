@@ -7,8 +7,8 @@
 
 #include "inproc/ring.h"
 #include "lock/lock.h"
+#include "proc/read_child.h"
 #include "rings/ring_threads.h"
-#include "snapshot/read_child.h"
 #include "waits/server_wait.h"
 
 // The number of innermost frames that are searched for a wait function.

@@ -4,18 +4,18 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/cleanup.h"
+#include "base/hash_index.h"
 
-#define SLOTS 65536 // a power of two, more than twice the entries
 #define EVICT (STALL_MAX_ENTRIES / 8)
-
-_Static_assert(SLOTS >= 2 * STALL_MAX_ENTRIES, "searches end soon");
 
 struct stall_wait_table {
 	struct stall_wait_entry **entries;
 	size_t count;
 	uint32_t round;
-	uint32_t slots[SLOTS]; // index into entries + 1, 0 free
+	struct stall_hash_index by_key;
+	bool full; // of entries with a stat, as far as this round knows
 	// Of removed entries.
 	struct stall_wait_counts gone[STALL_WATCH_KINDS][STALL_FILE_CLASSES];
 	struct stall_wait_counts gone_before[STALL_WATCH_KINDS][STALL_FILE_CLASSES];
@@ -85,6 +85,7 @@ void stall_wait_table_destroy(struct stall_wait_table *table)
 		return;
 	for (size_t i = 0; i < table->count; i++)
 		entry_destroy(table->entries[i]);
+	stall_hash_index_deinit(&table->by_key);
 	free(table->entries);
 	free(table);
 }
@@ -94,21 +95,22 @@ static bool same_key(const struct stall_wait_key *a, const struct stall_wait_key
 	return a->tgid == b->tgid && a->kind == b->kind && a->id == b->id && a->id2 == b->id2;
 }
 
-static uint32_t *find_slot(struct stall_wait_table *table, const struct stall_wait_key *key)
+static uint64_t hash_of(const struct stall_wait_key *key)
 {
-	size_t at = stall_wait_tag(key) % SLOTS;
-
-	while (table->slots[at] && !same_key(&table->entries[table->slots[at] - 1]->key, key))
-		at = (at + 1) % SLOTS;
-	return &table->slots[at];
+	return stall_hash(key, sizeof(*key));
 }
 
 struct stall_wait_entry *stall_wait_table_find(struct stall_wait_table *table,
 					       const struct stall_wait_key *key)
 {
-	uint32_t slot = *find_slot(table, key);
+	uint64_t hash = hash_of(key);
+	size_t at = 0;
+	uint32_t found;
 
-	return slot ? table->entries[slot - 1] : NULL;
+	while ((found = stall_hash_index_next(&table->by_key, hash, &at)) != STALL_HASH_END)
+		if (same_key(&table->entries[found]->key, key))
+			return table->entries[found];
+	return NULL;
 }
 
 // Those without a stat come last, the least of them at the very end.
@@ -136,9 +138,10 @@ static void evict(struct stall_wait_table *table)
 		}
 		entry_destroy(entry);
 	}
-	memset(table->slots, 0, sizeof(table->slots));
+	stall_hash_index_clear(&table->by_key);
 	for (size_t i = 0; i < table->count; i++)
-		*find_slot(table, &table->entries[i]->key) = i + 1;
+		stall_hash_index_add(&table->by_key, hash_of(&table->entries[i]->key), i);
+	table->full = table->count == STALL_MAX_ENTRIES;
 }
 
 struct stall_error *stall_wait_table_get(struct stall_wait_table *table,
@@ -151,20 +154,21 @@ struct stall_error *stall_wait_table_get(struct stall_wait_table *table,
 		*ret = entry;
 		return NULL;
 	}
-	if (table->count == STALL_MAX_ENTRIES)
+	if (table->count == STALL_MAX_ENTRIES && !table->full)
 		evict(table);
 	if (table->count == STALL_MAX_ENTRIES)
 		return stall_error_create(STALL_ERROR_LIMIT, "more than %d locks and files",
 					  STALL_MAX_ENTRIES);
 	entry = calloc(1, sizeof(*entry));
-	if (!entry)
+	if (!entry || !stall_hash_index_add(&table->by_key, hash_of(key), table->count)) {
+		free(entry);
 		return &stall_enomem;
+	}
 	entry->key = *key;
 	entry->kind = stall_watch_kind_of(key->kind, STALL_ROLE_UNKNOWN);
 	entry->object = stall_wait_key_is_file(key) ? 0 : key->id;
 	entry->class = STALL_FILE_OTHER;
 	table->entries[table->count++] = entry;
-	*find_slot(table, key) = table->count;
 	*ret = entry;
 	return NULL;
 }
@@ -212,6 +216,7 @@ struct stall_error *stall_wait_table_add(struct stall_wait_table *table,
 
 void stall_wait_table_finish(struct stall_wait_table *table, uint64_t now_ns)
 {
+	table->full = false;
 	for (size_t i = 0; i < table->count; i++) {
 		struct stall_wait_entry *entry = table->entries[i];
 
@@ -286,14 +291,8 @@ bool stall_wait_uses_add(struct stall_wait_uses *uses, const struct stall_wait_u
 	}
 	if (uses->count == STALL_MAX_USES)
 		return false;
-	if (uses->count == uses->capacity) {
-		size_t capacity = uses->capacity ? uses->capacity * 2 : 4;
-		struct stall_wait_use *grown = reallocarray(uses->uses, capacity, sizeof(*grown));
-		if (!grown)
-			return false;
-		uses->uses = grown;
-		uses->capacity = capacity;
-	}
+	if (!stall_array_reserve(&uses->uses, uses->count, 1, &uses->capacity))
+		return false;
 	struct stall_wait_use *added = &uses->uses[uses->count++];
 	*added = *use;
 	added->all_count = use->count;

@@ -10,11 +10,11 @@
 #include <sys/types.h>
 
 #include "base/error.h"
+#include "base/file_class.h"
 #include "ebpf/wait_kinds.h"
 #include "ebpf/waits.h"
 #include "lock/lock_layout.h"
 #include "snapshot/snapshot.h"
-#include "waits/wait_files.h"
 
 #define STALL_MAX_ENTRIES 24576
 #define STALL_MAX_USES 32 // stacks of waiters, and of holders, of one lock or file

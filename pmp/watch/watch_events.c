@@ -8,7 +8,9 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/file_class.h"
 #include "waits/server_wait.h"
+#include "waits/wait_files.h"
 #include "watch/watch_roles.h"
 #include "watch/watch_samples.h"
 #include "watch/watch_slots.h"

@@ -6,7 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/file_class.h"
 #include "waits/server_wait.h"
+#include "waits/wait_files.h"
 #include "watch/watch_slots.h"
 #include "watch/watch_state.h"
 

@@ -7,7 +7,9 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/file_class.h"
 #include "waits/wait_channel.h"
+#include "waits/wait_files.h"
 #include "waits/wait_history.h"
 #include "watch/watch_roles.h"
 #include "watch/watch_slots.h"

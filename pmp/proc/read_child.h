@@ -13,11 +13,14 @@
 
 #include "base/arena.h"
 #include "base/error.h"
-#include "snapshot/target.h"
+#include "proc/target_handle.h"
 
 // Whether a read of the process was late, or was not tried because of an earlier one, since then
 // (CLOCK_MONOTONIC).
 bool stall_late_reads_since(const struct stall_target *target, uint64_t since_ns);
+
+// Of this program's reading children, how many wait for something and cannot be ended.
+size_t stall_read_children_left(void);
 
 // How long a read may get no further. A process of which a read was late is left alone for a
 // second, and then has less time.
@@ -50,11 +53,11 @@ size_t stall_read_child_range(const struct stall_target *target, uint64_t addres
 struct stall_error *stall_read_child_open(const struct stall_target *target, const char *name);
 struct stall_error *stall_read_child_next(const struct stall_target *target, void *buf, size_t size,
 					  size_t *ret);
+// From an offset on.
+struct stall_error *stall_read_child_at(const struct stall_target *target, uint64_t offset,
+					void *buf, size_t size, size_t *ret);
 // The first `size` bytes of such a file; fewer where it is shorter or cannot be read.
 size_t stall_read_child_text(const struct stall_target *target, const char *name, void *buf,
 			     size_t size);
-
-// Opens a path below /proc/PID with O_PATH. -1 with errno; ETIME: late.
-int stall_read_child_link(const struct stall_target *target, const char *path);
 
 #endif

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "snapshot/read_child.h"
+#include "proc/read_child.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -7,6 +7,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -14,78 +15,27 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/child_process.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
-#include "snapshot/read_child_main.h"
+#include "proc/late_reads.h"
+#include "proc/proc_stat.h"
+#include "proc/read_call.h"
+#include "proc/read_child_main.h"
 
-#define MAX_LATE 16 // processes that are remembered
 #define MS UINT64_C(1000000)
-#define SHORT_PATIENCE_NS (20 * MS) // where a read was late before
-#define ALONE_NS (1000 * MS)
 
 // A request and its answer share the child's memory, and the poller reads in a thread of its own.
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-// Processes of which a read was late.
-static struct late {
-	pid_t pid;
-	uint64_t start_time;
-	uint64_t at_ns;	     // when a read was late,
-	uint64_t refused_ns; // when one was not tried after it,
-	uint64_t well_ns;    // and when one went well
-} late_reads[MAX_LATE];
-
-static struct late *find_late(const struct stall_target *target)
+static struct stall_read_cause memory_of(const struct stall_target *target)
 {
-	for (size_t i = 0; i < MAX_LATE; i++)
-		if (late_reads[i].pid == target->pid &&
-		    late_reads[i].start_time == target->start_time)
-			return &late_reads[i];
-	return NULL;
+	return (struct stall_read_cause){.pid = target->pid, .start_time = target->start_time};
 }
 
-static void late_reads_mark_late(const struct stall_target *target)
-{
-	struct late *late = find_late(target);
-
-	for (size_t i = 0; !late && i < MAX_LATE; i++)
-		if (!late_reads[i].pid)
-			late = &late_reads[i];
-	for (size_t i = 0; !late && i < MAX_LATE; i++)
-		if (!i || late_reads[i].at_ns < late->at_ns)
-			late = &late_reads[i];
-	*late = (struct late){
-		.pid = target->pid,
-		.start_time = target->start_time,
-		.at_ns = stall_clock_ns(CLOCK_MONOTONIC),
-	};
-}
-
-static void late_reads_mark_well(const struct stall_target *target)
-{
-	struct late *late = find_late(target);
-
-	if (late)
-		late->well_ns = stall_clock_ns(CLOCK_MONOTONIC);
-}
-
-// `patience_ns`, less where a read was late before, or 0: the read is not tried, which is
-// remembered.
-static uint64_t late_reads_patience(const struct stall_target *target, uint64_t patience_ns)
-{
-	struct late *late = find_late(target);
-	uint64_t now_ns = stall_clock_ns(CLOCK_MONOTONIC);
-
-	if (!late || late->at_ns <= late->well_ns)
-		return patience_ns;
-	if (now_ns - late->at_ns >= ALONE_NS)
-		return SHORT_PATIENCE_NS;
-	late->refused_ns = now_ns;
-	return 0;
-}
-
-#define MAX_STUCK 8  // children that wait for a lock
-#define MAX_ARENAS 4 // a program has one
+#define MAX_STUCK 16	  // children that wait for a lock or a device,
+#define MAX_STUCK_PATHS 8 // and those of them that wait for a device
+#define MAX_ARENAS 4	  // a program has one
 
 #define RUNNING_NS (5000 * MS) // for a child that waits for a CPU
 #define KILL_NS (50 * MS)      // for a child that can be killed
@@ -94,8 +44,7 @@ struct child {
 	pid_t pid; // 0: none
 	int socket;
 	struct stall_read_region *region;
-	pid_t waits_for; // of a stuck one: the process whose lock it is
-	uint64_t start_time;
+	struct stall_read_cause cause; // of a stuck one
 };
 
 // One for the whole program, as its arena is.
@@ -125,9 +74,8 @@ static void child_deinit(struct child *child)
 
 static void end_child(struct child *child)
 {
-	if (child->pid > 0 && kill(child->pid, SIGKILL) == 0)
-		while (waitpid(child->pid, NULL, __WALL) < 0 && errno == EINTR)
-			;
+	if (child->pid > 0)
+		stall_child_end(child->pid);
 	child_deinit(child);
 }
 
@@ -183,45 +131,50 @@ static void reap_stuck(void)
 			stall_arena_release(readers.arenas[i]);
 }
 
-static bool is_stuck_on(const struct stall_target *target)
+// Or no more may be.
+static bool is_stuck_on(const struct stall_read_cause *cause)
 {
-	size_t stuck = 0;
+	size_t stuck = 0, of_paths = 0;
 
 	for (size_t i = 0; i < MAX_STUCK; i++) {
 		const struct child *child = &readers.stuck[i];
 
-		stuck += child->pid != 0;
-		if (child->pid && child->waits_for == target->pid &&
-		    child->start_time == target->start_time)
+		if (!child->pid)
+			continue;
+		stuck++;
+		of_paths += child->cause.is_path;
+		if (stall_read_cause_is_same(&child->cause, cause))
 			return true;
 	}
-	return stuck == MAX_STUCK;
+	return stuck == MAX_STUCK || (cause->is_path && of_paths >= MAX_STUCK_PATHS);
+}
+
+size_t stall_read_children_left(void)
+{
+	size_t left = 0;
+
+	for (size_t i = 0; i < MAX_STUCK; i++)
+		left += readers.stuck[i].pid != 0;
+	return left;
 }
 
 // Whether the child has a CPU, or waits for one: then it is not delayed by the process.
 static bool is_runnable(pid_t pid)
 {
-	char path[32], text[128];
+	struct stall_proc_stat stat;
 
-	snprintf(path, sizeof(path), "/proc/%d/stat", pid);
-	_cleanup_close_ int fd = open(path, O_RDONLY | O_CLOEXEC);
-	ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof(text) - 1);
-	if (n < 0)
-		return false;
-	text[n] = '\0';
-	const char *state = strrchr(text, ')');
-	return state && state[1] == ' ' && state[2] == 'R';
+	return stall_proc_stat_of_child(pid, &stat) && stat.state == 'R';
 }
 
 // Kills a child that is late. Where that is not possible now, the child and its memory are
 // abandoned.
-static void abandon(const struct stall_target *target)
+static void abandon(const struct stall_read_cause *cause)
 {
 	struct child *child = &readers.child;
 	uint64_t until_ns = stall_clock_ns(CLOCK_MONOTONIC) + KILL_NS;
 	struct timespec nap = {.tv_nsec = (long)MS / 10};
 
-	late_reads_mark_late(target);
+	stall_late_reads_mark_late(cause);
 	kill(child->pid, SIGKILL);
 	do {
 		if (waitpid(child->pid, NULL, __WALL | WNOHANG) != 0) {
@@ -230,8 +183,7 @@ static void abandon(const struct stall_target *target)
 		}
 		nanosleep(&nap, NULL);
 	} while (stall_clock_ns(CLOCK_MONOTONIC) < until_ns);
-	child->waits_for = target->pid;
-	child->start_time = target->start_time;
+	child->cause = *cause;
 	for (size_t i = 0; i < MAX_STUCK; i++) {
 		if (readers.stuck[i].pid)
 			continue;
@@ -258,7 +210,8 @@ static bool wait_for_answer(uint64_t patience)
 	struct pollfd pollfd = {.fd = readers.child.socket, .events = POLLIN};
 	uint64_t since_ns = 0;
 	uint32_t before = readers.child.region->settled;
-	struct timespec timeout = {patience / (1000 * MS), patience % (1000 * MS)};
+	const struct timespec timeout = {(time_t)(patience / (1000 * MS)),
+					 (long)(patience % (1000 * MS))};
 
 	for (;;) {
 		int ready = ppoll(&pollfd, 1, &timeout, NULL);
@@ -280,53 +233,56 @@ static bool wait_for_answer(uint64_t patience)
 	}
 }
 
-static struct stall_error *late_error(const struct stall_target *target)
+static struct stall_error *late_error(const struct stall_read_cause *cause)
 {
+	if (cause->is_path)
+		return stall_error_create(STALL_ERROR_LATE,
+					  "its disk, or the server that has it, does not answer");
 	return stall_error_create(STALL_ERROR_LATE,
 				  "process %d gives no access to its memory now: a thread of it "
 				  "keeps its mmap_lock",
-				  target->pid);
+				  cause->pid);
 }
 
 // `*ret_status`: the child's errno. STALL_ERROR_AGAIN: it died (of memory pressure), and with it
 // what was put into its memory.
-static struct stall_error *call(const struct stall_target *target,
-				struct stall_read_message *message, bool with_procfd, int *ret_fd,
-				int *ret_status)
+static struct stall_error *send_request(const struct stall_read_cause *cause,
+					struct stall_read_message *message, int given, int *ret_fd,
+					int *ret_status)
 {
-	uint64_t patience = late_reads_patience(target, readers.patience_ns);
-	struct stall_error *err = NULL;
+	uint64_t patience = stall_late_reads_patience(cause, readers.patience_ns);
 	int fd = -1;
 
-	reap_stuck();
-	if (patience && is_stuck_on(target)) {
-		late_reads_mark_late(target);
+	if (patience && is_stuck_on(cause)) {
+		stall_late_reads_mark_late(cause);
 		patience = 0;
 	}
 	if (!patience)
-		return late_error(target);
-	if (!readers.child.pid)
-		err = start_child();
-	if (err)
-		return err;
+		return late_error(cause);
 	readers.child.region->settled = 0;
-	bool alive =
-		stall_read_send(readers.child.socket, message, with_procfd ? target->procfd : -1);
+	bool alive = stall_read_send(readers.child.socket, message, given);
 	if (alive && !wait_for_answer(patience)) {
-		abandon(target);
-		return late_error(target);
+		abandon(cause);
+		return late_error(cause);
 	}
 	if (!alive || !stall_read_receive(readers.child.socket, message, &fd)) {
 		end_child(&readers.child);
 		return stall_error_create(STALL_ERROR_AGAIN, "the reading process ended");
 	}
-	late_reads_mark_well(target);
+	stall_late_reads_mark_well(cause);
 	*ret_status = message->status;
 	if (ret_fd)
 		*ret_fd = fd;
 	else
 		stall_closep(&fd);
 	return NULL;
+}
+
+// The child's memory may then be filled.
+static struct stall_error *need_child(void)
+{
+	reap_stuck();
+	return readers.child.pid ? NULL : start_child();
 }
 
 // Children of ours have other children, or none.
@@ -340,13 +296,11 @@ static bool is_ours(void)
 bool stall_late_reads_since(const struct stall_target *target, uint64_t since_ns)
 {
 	bool locked = is_ours(); // a child may have been forked while another thread had it
-	const struct late *late;
-	bool is_late;
+	struct stall_read_cause cause = memory_of(target);
 
 	if (locked)
 		pthread_mutex_lock(&lock);
-	late = find_late(target);
-	is_late = late && (late->at_ns >= since_ns || late->refused_ns >= since_ns);
+	bool is_late = stall_late_reads_have_since(&cause, since_ns);
 	if (locked)
 		pthread_mutex_unlock(&lock);
 	return is_late;
@@ -446,7 +400,8 @@ static size_t take(const struct stall_read_region *region, struct stall_read *re
 static struct stall_error *read_some(const struct stall_target *target, struct stall_read *reads,
 				     size_t count, bool *by_file, size_t *ret, int *ret_status)
 {
-	struct stall_error *err = readers.child.pid ? NULL : start_child();
+	struct stall_error *err = need_child();
+	struct stall_read_cause cause = memory_of(target);
 
 	if (err)
 		return err;
@@ -454,9 +409,9 @@ static struct stall_error *read_some(const struct stall_target *target, struct s
 	struct stall_read_message message = {
 		.op = *by_file ? STALL_READ_MEMORY_FILE : STALL_READ_MEMORY,
 		.pid = target->reader,
-		.count = fill(region, reads, count),
+		.count = (uint32_t)fill(region, reads, count),
 	};
-	err = call(target, &message, *by_file, NULL, ret_status);
+	err = send_request(&cause, &message, *by_file ? target->procfd : -1, NULL, ret_status);
 	if (err)
 		return err;
 	*ret = take(region, reads, region->settled);
@@ -548,56 +503,128 @@ size_t stall_read_child_range(const struct stall_target *target, uint64_t addres
 	return read.done;
 }
 
-// With the path of `message` below the target's folder. Once more where the child died.
-static struct stall_error *call_with_path(const struct stall_target *target, enum stall_read_op op,
-					  const char *path, int *ret_fd, int *ret_status)
+/* Requests. */
+
+// Puts what goes with the request into the child's memory.
+static void put(struct stall_read_region *region, const struct stall_read_call *call)
 {
-	struct stall_error *err = NULL;
+	if (call->message.op == STALL_LIST_DESCRIPTORS)
+		memcpy(region->numbers, call->in, call->message.count * sizeof(region->numbers[0]));
+	else if (call->in)
+		memcpy(region->copy, call->in, call->message.size);
+}
 
-	pthread_mutex_lock(&lock);
-	for (int attempt = 0; attempt < 2; attempt++) {
-		struct stall_read_message message = {.op = op};
+// Takes the answer over.
+static void take_answer(const struct stall_read_region *region, struct stall_read_call *call)
+{
+	if (call->message.size > call->out_size)
+		call->message.size = call->out_size;
+	if (call->out && (!call->message.status || call->message.status == STALL_READ_DISTRUST))
+		memcpy(call->out, region->copy, call->message.size);
+	call->status = region->status;
+}
 
-		stall_error_destroy(err);
-		snprintf(message.path, sizeof(message.path), "%s", path);
-		err = call(target, &message, true, ret_fd, ret_status);
-		if (!err || err->code != STALL_ERROR_AGAIN)
-			break;
+// A child of ours is disposable itself. It has one file open at a time, as the reading child has.
+static struct stall_error *answer_here(struct stall_read_call *call)
+{
+	static struct stall_read_region *region;
+	static int file = -1;
+
+	if (!region && !(region = malloc(sizeof(*region))))
+		return &stall_enomem;
+	put(region, call);
+	call->message.status = stall_read_answer(region, &call->message, call->given, &file);
+	take_answer(region, call);
+	if (call->message.op == STALL_OPEN_PATH) {
+		call->fd = file;
+		file = -1;
 	}
+	return NULL;
+}
+
+static struct stall_error *call_child(struct stall_read_call *call)
+{
+	const struct stall_read_message request = call->message;
+	struct stall_error *err = NULL;
+	int status;
+
+	for (int attempt = 0; attempt < 2; attempt++) {
+		stall_error_destroy(err);
+		call->message = request;
+		err = need_child();
+		if (err)
+			return err;
+		put(readers.child.region, call);
+		err = send_request(&call->cause, &call->message, call->given, &call->fd, &status);
+		if (!err)
+			take_answer(readers.child.region, call);
+		if (!err || err->code != STALL_ERROR_AGAIN || request.op == STALL_READ_FILE)
+			return err;
+	}
+	return err;
+}
+
+struct stall_error *stall_read_call(struct stall_read_call *call)
+{
+	call->fd = -1;
+	if (!is_ours())
+		return answer_here(call);
+	pthread_mutex_lock(&lock);
+	struct stall_error *err = call_child(call);
 	pthread_mutex_unlock(&lock);
 	return err;
 }
 
+/* Files of /proc. */
+
 struct stall_error *stall_read_child_open(const struct stall_target *target, const char *name)
 {
-	int status = 0;
+	struct stall_read_call call = {
+		.cause = memory_of(target),
+		.message = {.op = STALL_OPEN_FILE, .size = strlen(name) + 1},
+		.given = target->procfd,
+		.in = name,
+	};
+	struct stall_error *err = stall_read_call(&call);
 
-	is_ours();
-	struct stall_error *err = call_with_path(target, STALL_OPEN_FILE, name, NULL, &status);
-	if (!err && status)
-		err = stall_error_os(status, "cannot open /proc/%d/%s", target->pid, name);
+	if (!err && call.message.status)
+		err = stall_error_os(call.message.status, "cannot open /proc/%d/%s", target->pid,
+				     name);
+	return err;
+}
+
+static struct stall_error *read_open_file(const struct stall_target *target, int64_t offset,
+					  void *buf, size_t size, size_t *ret)
+{
+	struct stall_read_call call = {
+		.cause = memory_of(target),
+		.message = {.op = STALL_READ_FILE,
+			    .size = size < STALL_READ_COPY ? size : STALL_READ_COPY,
+			    .offset = offset},
+		.given = -1,
+		.out = buf,
+		.out_size = size,
+	};
+	struct stall_error *err = stall_read_call(&call);
+
+	if (!err && call.message.status)
+		err = stall_error_os(call.message.status, "cannot read a file of /proc/%d",
+				     target->pid);
+	if (!err)
+		*ret = call.message.size;
 	return err;
 }
 
 struct stall_error *stall_read_child_next(const struct stall_target *target, void *buf, size_t size,
 					  size_t *ret)
 {
-	struct stall_read_message message = {
-		.op = STALL_READ_FILE,
-		.size = size < STALL_READ_COPY ? size : STALL_READ_COPY,
-	};
-	int status = 0;
+	return read_open_file(target, -1, buf, size, ret);
+}
 
-	pthread_mutex_lock(&lock);
-	struct stall_error *err = call(target, &message, false, NULL, &status);
-	if (!err && status)
-		err = stall_error_os(status, "cannot read a file of /proc/%d", target->pid);
-	if (!err && message.size)
-		memcpy(buf, readers.child.region->copy, message.size);
-	pthread_mutex_unlock(&lock);
-	if (!err)
-		*ret = message.size;
-	return err;
+struct stall_error *stall_read_child_at(const struct stall_target *target, uint64_t offset,
+					void *buf, size_t size, size_t *ret)
+{
+	return read_open_file(target, (int64_t)offset, buf, size, ret);
 }
 
 size_t stall_read_child_text(const struct stall_target *target, const char *name, void *buf,
@@ -612,19 +639,4 @@ size_t stall_read_child_text(const struct stall_target *target, const char *name
 	}
 	stall_error_destroy(err);
 	return used;
-}
-
-int stall_read_child_link(const struct stall_target *target, const char *path)
-{
-	int fd = -1, status = 0;
-
-	is_ours();
-	struct stall_error *err = call_with_path(target, STALL_OPEN_LINK, path, &fd, &status);
-	if (err)
-		status = err->code == STALL_ERROR_LATE ? ETIME : EIO;
-	stall_error_destroy(err);
-	if (!status && fd < 0)
-		status = EMFILE;
-	errno = status;
-	return fd;
 }

@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 #include "base/error.h"
-#include "snapshot/target.h"
+#include "proc/target_handle.h"
 
 // A file mapped executable, or the vdso.
 struct stall_module {
@@ -21,6 +21,8 @@ struct stall_module {
 	bool shared;	     // fd and error belong to another module of the same file, which can be
 			     // one of another process of the snapshot
 	char *error;	     // why fd is -1, or NULL
+	uint64_t st_dev;     // of the open file, by fstat(2)
+	uint64_t st_ino;
 };
 
 // Fills module->fd, or module->error. `start` and `end` are those of one mapping of the file, as in
@@ -34,12 +36,8 @@ struct stall_error *stall_module_open_path(const struct stall_target *target,
 					   struct stall_module *module, uint64_t start,
 					   uint64_t end);
 
-// By its path under a folder (-1: "/"), whatever file that is.
-struct stall_error *stall_module_open_under(int dirfd, struct stall_module *module);
-
-// An O_PATH descriptor of the path within the target's own root: links in it stay within that root.
-// -1 and errno on failure.
-int stall_open_in_root(const struct stall_target *target, const char *path);
+// By its path under a folder, as of a stall_path (-1: "/"), whatever file that is.
+struct stall_error *stall_module_open_under(int folder, struct stall_module *module);
 
 // A file's name may really end in " (deleted)": corrects path and deleted.
 struct stall_error *stall_module_settle_path(const struct stall_target *target,

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "proc/path_status.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+
+int stall_path_status_read(int folder, const char *path, int flags, struct stall_path_status *ret)
+{
+	struct statx status;
+
+	if (statx(folder, path, flags | AT_STATX_DONT_SYNC | AT_NO_AUTOMOUNT, STATX_BASIC_STATS,
+		  &status) < 0)
+		return errno;
+	*ret = (struct stall_path_status){
+		.dev = makedev(status.stx_dev_major, status.stx_dev_minor),
+		.ino = status.stx_ino,
+		.size = status.stx_size,
+		.allocated = status.stx_blocks * 512,
+		.mtime_ns = (uint64_t)status.stx_mtime.tv_sec * UINT64_C(1000000000) +
+			    status.stx_mtime.tv_nsec,
+		.mode = status.stx_mode,
+		.nlink = status.stx_nlink,
+		.uid = status.stx_uid,
+		.gid = status.stx_gid,
+	};
+	return 0;
+}
+
+bool stall_fd_status(int fd, struct stall_path_status *ret)
+{
+	return stall_path_status_read(fd, "", AT_EMPTY_PATH, ret) == 0;
+}

@@ -1,0 +1,349 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "proc/read_child_main.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/openat2.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include "base/child_process.h"
+#include "base/cleanup.h"
+#include "base/trust.h"
+
+#define BATCH 512 // ranges a call; the kernel takes 1024 (UIO_MAXIOV)
+
+bool stall_read_send(int socket, const struct stall_read_message *message, int fd)
+{
+	struct iovec part = {(void *)message, sizeof(*message)};
+
+	return stall_send_descriptor(socket, &part, 1, fd, 0) == (ssize_t)sizeof(*message);
+}
+
+bool stall_read_receive(int socket, struct stall_read_message *ret, int *ret_fd)
+{
+	struct iovec part = {ret, sizeof(*ret)};
+
+	return stall_receive_descriptor(socket, &part, 1, ret_fd) == (ssize_t)sizeof(*ret);
+}
+
+// One call. Marks what was read and returns how many ranges are settled (at least one, since the
+// range that a call stopped in cannot be read further), or 0 with errno.
+static size_t read_batch(pid_t pid, struct stall_read_range *ranges, size_t count)
+{
+	struct iovec local[BATCH], remote[BATCH];
+	size_t settled = 0;
+
+	for (size_t i = 0; i < count; i++) {
+		local[i] = (struct iovec){ranges[i].to, ranges[i].size};
+		remote[i] = (struct iovec){(void *)(uintptr_t)ranges[i].address, ranges[i].size};
+	}
+	ssize_t n = process_vm_readv(pid, local, count, remote, count, 0);
+	if (n < 0 && errno != EFAULT)
+		return 0;
+	for (size_t left = n < 0 ? 0 : (size_t)n; settled < count; settled++) {
+		struct stall_read_range *range = &ranges[settled];
+
+		if (left < range->size) {
+			range->done = left;
+			return settled + 1;
+		}
+		range->done = range->size;
+		left -= range->size;
+	}
+	return settled;
+}
+
+static int read_ranges(struct stall_read_region *region, pid_t pid, size_t count)
+{
+	for (size_t i = 0; i < count;) {
+		size_t settled =
+			read_batch(pid, region->ranges + i, count - i < BATCH ? count - i : BATCH);
+
+		if (!settled)
+			return errno;
+		i += settled;
+		region->settled = (uint32_t)i;
+	}
+	return 0;
+}
+
+void stall_read_range(int fd, struct stall_read_range *range)
+{
+	while (range->done < range->size) {
+		ssize_t n = pread(fd, (char *)range->to + range->done, range->size - range->done,
+				  (off_t)(range->address + range->done));
+		if (n <= 0)
+			return;
+		range->done += (size_t)n;
+	}
+}
+
+// Where process_vm_readv(2) is missing or filtered by seccomp.
+static int read_ranges_of_file(struct stall_read_region *region, int procfd, size_t count)
+{
+	_cleanup_close_ int fd = openat(procfd, "mem", O_RDONLY | O_CLOEXEC);
+
+	if (fd < 0)
+		return errno == ENOENT ? ESRCH : errno;
+	for (size_t i = 0; i < count; i++) {
+		stall_read_range(fd, &region->ranges[i]);
+		region->settled = (uint32_t)i + 1;
+	}
+	return 0;
+}
+
+// A file of /proc gives a page a call.
+static int read_file(struct stall_read_region *region, int fd, struct stall_read_message *message)
+{
+	size_t size = 0;
+
+	while (size < message->size) {
+		uint8_t *to = region->copy + size;
+		ssize_t n = message->offset < 0 ? read(fd, to, message->size - size)
+						: pread(fd, to, message->size - size,
+							message->offset + (off_t)size);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0 && !size)
+			return errno;
+		if (n <= 0)
+			break;
+		size += (size_t)n;
+		region->settled++;
+	}
+	message->size = size;
+	return 0;
+}
+
+/* Paths. */
+
+// Links stay within the folder, where the kernel knows how (5.6).
+static int open_below(int folder, const char *path, int flags)
+{
+	struct open_how how = {.flags = (unsigned int)flags, .resolve = RESOLVE_IN_ROOT};
+	int fd = (int)syscall(SYS_openat2, folder, path, &how, sizeof(how));
+
+	if (fd >= 0 || (errno != ENOSYS && errno != EPERM))
+		return fd;
+	while (*path == '/')
+		path++;
+	return openat(folder, *path ? path : ".", flags);
+}
+
+// In the root of the process with this folder of /proc, or in ours.
+static int open_in_root(int procfd, const char *path, int flags)
+{
+	_cleanup_close_ int root =
+		openat(procfd, procfd < 0 ? "/" : "root", O_PATH | O_DIRECTORY | O_CLOEXEC);
+
+	return root < 0 ? -1 : open_below(root, path, flags);
+}
+
+// O_PATH touches no device and waits for no FIFO: the type is checked before the file is opened, and
+// that neither waits for a lease.
+static int open_again(int path_fd, unsigned int how)
+{
+	int flags = O_CLOEXEC | O_NONBLOCK | O_NOCTTY | O_RDONLY;
+	char path[32];
+
+	if ((how & STALL_PATH_HOW) == STALL_PATH_FOLDER)
+		flags |= O_DIRECTORY;
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", path_fd);
+	int fd = how & STALL_PATH_QUIET ? open(path, flags | O_NOATIME) : -1;
+	// Only its owner may ask for that.
+	return fd < 0 ? open(path, flags) : fd;
+}
+
+static void read_filesystem(int fd, struct stall_path_status *status)
+{
+	struct statfs filesystem;
+
+	if (fstatfs(fd, &filesystem) == 0)
+		status->filesystem = (uint32_t)filesystem.f_type;
+}
+
+// O_PATH of a path that nobody else can change. With another status the reason is the answer.
+static int open_trusted(struct stall_read_region *region, struct stall_read_message *message,
+			int folder, const char *path, int flags, int *ret)
+{
+	struct stall_trust trust = folder < 0 ? stall_trust_own() : stall_trust_named();
+	const char *dir = path + strlen(path) + 1;
+	struct stall_error *err =
+		stall_trusted_open(&trust, folder < 0 ? AT_FDCWD : folder, dir, path, flags, ret);
+	int status = !err ? 0 : stall_is_distrust(err) ? STALL_READ_DISTRUST : err->errnum;
+
+	if (status == STALL_READ_DISTRUST) {
+		snprintf((char *)region->copy, STALL_READ_COPY, "%s", err->message);
+		message->size = strlen(err->message) + 1;
+	}
+	stall_error_destroy(err);
+	return status;
+}
+
+static int reach_path(struct stall_read_region *region, struct stall_read_message *message,
+		      int folder, int *ret)
+{
+	int flags = O_PATH | O_CLOEXEC | (message->how & STALL_PATH_NOFOLLOW ? O_NOFOLLOW : 0);
+	char path[2 * PATH_MAX + 1];
+
+	memcpy(path, region->copy, message->size);
+	path[message->size] = '\0';
+	if (message->how & STALL_PATH_TRUSTED)
+		return open_trusted(region, message, folder, path, flags, ret);
+	if (message->below == STALL_READ_BELOW_FOLDER)
+		*ret = open_below(folder, path, flags);
+	else if (message->below == STALL_READ_BELOW_ROOT)
+		*ret = open_in_root(folder, path, flags);
+	else
+		*ret = openat(folder < 0 ? AT_FDCWD : folder, path, flags);
+	return *ret < 0 ? errno : 0;
+}
+
+static void read_name(int fd, struct stall_read_region *region, struct stall_read_message *message)
+{
+	char link[32];
+
+	snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+	ssize_t length = readlink(link, (char *)region->copy, PATH_MAX - 1);
+	message->size = length > 0 ? (size_t)length : 0;
+	region->copy[message->size++] = '\0';
+}
+
+static int open_path(struct stall_read_region *region, struct stall_read_message *message,
+		     int folder, int *ret)
+{
+	struct stall_path_status *status = &region->status;
+	unsigned int how = message->how & STALL_PATH_HOW;
+	_cleanup_close_ int fd = -1;
+	int errnum = reach_path(region, message, folder, &fd);
+
+	if (!errnum)
+		errnum = stall_path_status_read(fd, "", AT_EMPTY_PATH, status);
+	if (errnum)
+		return errnum;
+	read_filesystem(fd, status);
+	if (how == STALL_PATH_READ && !S_ISREG(status->mode))
+		return EINVAL;
+	// A secret has no such bit.
+	if (message->how & STALL_PATH_PUBLIC &&
+	    !(status->mode & (S_IROTH | S_IXUSR | S_IXGRP | S_IXOTH)))
+		return EACCES;
+	if (how == STALL_PATH_STATUS) {
+		*ret = fd;
+		fd = -1;
+		return 0;
+	}
+	if (message->how & STALL_PATH_NAME)
+		read_name(fd, region, message);
+	*ret = open_again(fd, message->how);
+	return *ret < 0 ? errno : 0;
+}
+
+static int list_folder(struct stall_read_region *region, int folder,
+		       struct stall_read_message *message)
+{
+	ssize_t n = syscall(SYS_getdents64, folder, region->copy, message->size);
+
+	if (n < 0)
+		return errno;
+	message->size = (size_t)n;
+	return 0;
+}
+
+// As many as there is room for, each a record and its path with its end; what is no file is left out.
+// The path first: a file that is unlinked in between is unlinked, under the path that was read.
+static void list_descriptors(struct stall_read_region *region, int procfd,
+			     struct stall_read_message *message)
+{
+	size_t used = 0, done = 0;
+
+	for (; done < message->count; done++, region->settled++) {
+		struct stall_read_descriptor found = {.fd = region->numbers[done]};
+		char link[32], path[PATH_MAX + 16];
+		struct stat of_link;
+
+		snprintf(link, sizeof(link), "fd/%d", found.fd);
+		ssize_t length = readlinkat(procfd, link, path, sizeof(path) - 1);
+		if (length < 0 && errno == ENOENT)
+			continue; // closed meanwhile
+		if (length > 0 && path[0] != '/')
+			continue;
+		found.errnum = length <= 0 ? EACCES
+					   : stall_path_status_read(procfd, link, 0, &found.status);
+		if (fstatat(procfd, link, &of_link, AT_SYMLINK_NOFOLLOW) == 0)
+			found.status.link_mode = of_link.st_mode;
+		found.size = (uint32_t)(length > 0 ? length : 0) + 1;
+		path[found.size - 1] = '\0';
+		if (sizeof(found) + found.size > STALL_READ_COPY - used)
+			break;
+		memcpy(region->copy + used, &found, sizeof(found));
+		memcpy(region->copy + used + sizeof(found), path, found.size);
+		used += sizeof(found) + found.size;
+	}
+	message->count = (uint32_t)done;
+	message->size = used;
+}
+
+int stall_read_answer(struct stall_read_region *region, struct stall_read_message *message,
+		      int given, int *file)
+{
+	switch (message->op) {
+	case STALL_READ_MEMORY:
+		return read_ranges(region, message->pid, message->count);
+	case STALL_READ_MEMORY_FILE:
+		return read_ranges_of_file(region, given, message->count);
+	case STALL_OPEN_FILE:
+		stall_closep(file);
+		*file = openat(given, (const char *)region->copy, O_RDONLY | O_CLOEXEC);
+		return *file < 0 ? errno : 0;
+	case STALL_READ_FILE:
+		return read_file(region, *file, message);
+	case STALL_OPEN_PATH:
+		stall_closep(file);
+		*file = -1;
+		return open_path(region, message, given, file);
+	case STALL_LIST_FOLDER:
+		return list_folder(region, given, message);
+	case STALL_LIST_DESCRIPTORS:
+		list_descriptors(region, given, message);
+		return 0;
+	}
+	return EINVAL;
+}
+
+_Noreturn void stall_read_child_main(struct stall_read_region *region, int socket, pid_t parent)
+{
+	struct stall_read_message message;
+	int given, file = -1;
+
+	stall_child_set_signals();
+	stall_child_keep_only(&socket, 1);
+	socket = STALL_CHILD_FD;
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	// It may have been killed before that.
+	if (getppid() != parent)
+		_exit(0);
+	while (stall_read_receive(socket, &message, &given)) {
+		message.status = stall_read_answer(region, &message, given, &file);
+		stall_closep(&given);
+		if (!stall_read_send(socket, &message, message.op == STALL_OPEN_PATH ? file : -1))
+			break;
+		// What is open holds its file system.
+		if (message.op == STALL_OPEN_PATH ||
+		    (message.op == STALL_READ_FILE && !message.size)) {
+			stall_closep(&file);
+			file = -1;
+		}
+	}
+	_exit(0);
+}
