@@ -13,10 +13,12 @@
 #include "capture/capture_stacks.h"
 #include "capture/cmdline.h"
 #include "capture/fields.h"
+#include "capture/frame_names.h"
 #include "capture/records.h"
 #include "capture/syscall_names.h"
 
 #define SCHEMA "stallscope.capture/1"
+#define SCHEMA_WITH_SAME_NAMES "stallscope.capture/2"
 // Written out in parts of this size, so that memory does not grow with the capture.
 #define FLUSH_BYTES (1024 * 1024)
 
@@ -27,7 +29,18 @@ struct writer {
 	uint32_t **module_ids; // by process, by module: id of the record, or UINT32_MAX
 	size_t module_count;
 	uint32_t *lock_ids; // by lock: id of the record, or UINT32_MAX
+	struct stall_frame_names names;
+	size_t max_bytes; // of each table
+	size_t written;	  // bytes, without those in `json`
+	// How many are written of the user frames, of the kernel's, and of the stacks.
+	size_t frames, kernel_frames, stacks;
 };
+
+// Of a table that begins at `start`.
+static bool is_full(const struct writer *writer, size_t start)
+{
+	return writer->written + writer->json.size - start >= writer->max_bytes;
+}
 
 static struct stall_error *flush(struct writer *writer)
 {
@@ -35,6 +48,7 @@ static struct stall_error *flush(struct writer *writer)
 		return &stall_enomem;
 	struct stall_error *err =
 		stall_output_write(writer->output, writer->json.data, writer->json.size);
+	writer->written += writer->json.size;
 	writer->json.size = 0;
 	return err;
 }
@@ -48,44 +62,20 @@ static struct stall_error *end(struct writer *writer)
 	return NULL;
 }
 
-static void write_host(struct stall_json *json, const struct stall_host *host)
-{
-	stall_put_capture_host(json);
-	stall_json_open(json, '{');
-	stall_put_host_name(json, host->name.nodename);
-	stall_put_host_kernel(json, host->name.release);
-	stall_put_host_arch(json, host->name.machine);
-	stall_put_host_cpus(json, host->cpus);
-	stall_json_close(json, '}');
-}
-
-static void write_time(struct stall_json *json, uint64_t wall_ns)
-{
-	char date[32], text[48];
-	time_t seconds = wall_ns / 1000000000;
-	struct tm tm;
-
-	gmtime_r(&seconds, &tm);
-	strftime(date, sizeof(date), "%Y-%m-%dT%H:%M:%S", &tm);
-	snprintf(text, sizeof(text), "%s.%06uZ", date, (unsigned int)(wall_ns / 1000 % 1000000));
-	stall_put_capture_time(json, text);
-	stall_put_capture_time_ns(json, wall_ns);
-}
-
 static struct stall_error *write_head(struct writer *writer)
 {
 	const struct stall_snapshot *snapshot = writer->capture->snapshot;
 	struct stall_json *json = &writer->json;
 
 	stall_record_capture(&writer->json);
-	stall_put_capture_schema(json, SCHEMA);
+	stall_put_capture_schema(json, writer->names.same ? SCHEMA_WITH_SAME_NAMES : SCHEMA);
 	stall_put_capture_tool(json);
 	stall_json_open(json, '{');
 	stall_put_tool_name(json, "stallscope-probe");
 	stall_put_tool_version(json, STALL_VERSION);
 	stall_json_close(json, '}');
-	write_time(json, snapshot->wall_ns);
-	write_host(json, writer->capture->host);
+	stall_time_write(json, snapshot->wall_ns);
+	stall_host_write(json, writer->capture->host);
 	stall_put_capture_backend(json, snapshot->backend);
 	stall_put_capture_backend_reason(json, snapshot->backend_reason);
 	stall_put_capture_snapshot_ns(json, snapshot->snapshot_ns);
@@ -208,6 +198,7 @@ static struct stall_error *write_frame(struct writer *writer, size_t id)
 	const struct stall_frame *frame = &writer->capture->unwound->frames[id];
 	struct stall_json *json = &writer->json;
 	bool has_module = is_module(snapshot, frame->process, frame->module);
+	uint32_t same = writer->names.same ? writer->names.same[id] : UINT32_MAX;
 
 	stall_record_frame(&writer->json);
 	stall_put_frame_id(json, id);
@@ -216,9 +207,11 @@ static struct stall_error *write_frame(struct writer *writer, size_t id)
 						: UINT32_MAX);
 	stall_put_frame_pc(json, frame->pc);
 	stall_put_frame_offset(json, has_module, frame->offset);
-	stall_put_frame_symbol(json, frame->symbol);
-	stall_put_frame_linkage(json, frame->linkage);
+	stall_put_frame_symbol(json, same == UINT32_MAX ? frame->symbol : NULL);
+	stall_put_frame_linkage(json, same == UINT32_MAX ? frame->linkage : NULL);
 	stall_put_frame_symbol_offset(json, frame->symbol, frame->symbol_offset);
+	if (same != UINT32_MAX)
+		stall_put_frame_same_name(json, same);
 	return end(writer);
 }
 
@@ -244,39 +237,61 @@ static struct stall_error *write_frames(struct writer *writer)
 {
 	const struct stall_capture_stacks *stacks = writer->capture->stacks;
 	size_t user_count = writer->capture->unwound->frame_count;
-	struct stall_error *err;
+	size_t start = writer->written + writer->json.size;
+	struct stall_error *err = NULL;
 
-	for (size_t i = 0; i < user_count; i++) {
-		err = write_frame(writer, i);
-		if (err)
-			return err;
-	}
-	for (size_t i = 0; i < stacks->kernel_frame_count; i++) {
-		err = write_kernel_frame(writer, user_count + i, &stacks->kernel_frames[i]);
-		if (err)
-			return err;
-	}
-	return NULL;
+	for (; !err && writer->frames < user_count && !is_full(writer, start); writer->frames++)
+		err = write_frame(writer, writer->frames);
+	for (;
+	     !err && writer->kernel_frames < stacks->kernel_frame_count && !is_full(writer, start);
+	     writer->kernel_frames++)
+		err = write_kernel_frame(writer, writer->frames + writer->kernel_frames,
+					 &stacks->kernel_frames[writer->kernel_frames]);
+	return err;
+}
+
+// The id of a frame's record; false: it was left out.
+static bool frame_id(const struct writer *writer, uint32_t frame, size_t *ret)
+{
+	size_t user_count = writer->capture->unwound->frame_count;
+
+	*ret = frame < user_count ? frame : frame - user_count + writer->frames;
+	return frame < user_count ? frame < writer->frames
+				  : frame - user_count < writer->kernel_frames;
+}
+
+// UINT32_MAX where it was left out, as where there is none.
+static uint32_t stack_id(const struct writer *writer, uint32_t stack)
+{
+	return stack < writer->stacks ? stack : UINT32_MAX;
+}
+
+static struct stall_error *write_stack(struct writer *writer, size_t id)
+{
+	const struct stall_capture_stack *stack = &writer->capture->stacks->stacks[id];
+	struct stall_json *json = &writer->json;
+	size_t frame;
+
+	stall_record_stack(json);
+	stall_put_stack_id(json, id);
+	stall_put_stack_frames(json);
+	stall_json_open(json, '[');
+	for (uint32_t i = 0; i < stack->count && frame_id(writer, stack->frames[i], &frame); i++)
+		stall_json_uint(json, frame);
+	stall_json_close(json, ']');
+	return end(writer);
 }
 
 static struct stall_error *write_stacks(struct writer *writer)
 {
-	struct stall_json *json = &writer->json;
+	size_t start = writer->written + writer->json.size;
+	struct stall_error *err = NULL;
 
-	for (size_t i = 0; i < writer->capture->stacks->stack_count; i++) {
-		const struct stall_capture_stack *stack = &writer->capture->stacks->stacks[i];
-		stall_record_stack(&writer->json);
-		stall_put_stack_id(json, i);
-		stall_put_stack_frames(json);
-		stall_json_open(json, '[');
-		for (uint32_t j = 0; j < stack->count; j++)
-			stall_json_uint(json, stack->frames[j]);
-		stall_json_close(json, ']');
-		struct stall_error *err = end(writer);
-		if (err)
-			return err;
-	}
-	return NULL;
+	for (; !err && writer->stacks < writer->capture->stacks->stack_count &&
+	       !is_full(writer, start);
+	     writer->stacks++)
+		err = write_stack(writer, writer->stacks);
+	return err;
 }
 
 // Both lists are sorted; a condition variable that got its true address later (stall_locks_name) is
@@ -393,8 +408,9 @@ static struct stall_error *write_thread(struct writer *writer, size_t index)
 	stall_put_thread_switches(json, thread->switches);
 	write_syscall(json, thread);
 	write_file(writer, index);
-	stall_put_thread_stack(json, writer->capture->stacks->user[index]);
-	stall_put_thread_kernel_stack(json, writer->capture->stacks->kernel[index]);
+	stall_put_thread_stack(json, stack_id(writer, writer->capture->stacks->user[index]));
+	stall_put_thread_kernel_stack(json,
+				      stack_id(writer, writer->capture->stacks->kernel[index]));
 	stall_put_thread_unwind(json, stall_unwind_end_name(stack->end));
 	if (stack->live_reads)
 		stall_put_thread_live_reads(json, stack->live_reads);
@@ -452,7 +468,9 @@ static struct stall_error *write_release(struct writer *writer, size_t index)
 	stall_put_release_lock(json, lock_id(writer, find_lock(capture->locks, thread->process,
 							       release->object)));
 	stall_put_release_name(json, thread->comm, strnlen(thread->comm, sizeof(thread->comm)));
-	stall_put_release_stack(json, capture->stacks->user[snapshot->thread_count + index]);
+	stall_put_release_stack(json,
+				stack_id(writer,
+					 capture->stacks->user[snapshot->thread_count + index]));
 	stall_put_release_label(json, stall_label_name(thread->label));
 	stall_put_release_ago_ns(json, release->ago_ns);
 	stall_put_release_waited_ns(json, waited_ns, waited_ns);
@@ -493,8 +511,8 @@ static struct stall_error *write_samples(struct writer *writer)
 		stall_put_sample_tid(json, thread->tid);
 		stall_put_sample_name(json, thread->comm,
 				      strnlen(thread->comm, sizeof(thread->comm)));
-		stall_put_sample_stack(json, capture->stacks->user[at]);
-		stall_put_sample_kernel_stack(json, capture->stacks->kernel[at]);
+		stall_put_sample_stack(json, stack_id(writer, capture->stacks->user[at]));
+		stall_put_sample_kernel_stack(json, stack_id(writer, capture->stacks->kernel[at]));
 		stall_put_sample_label(json, stall_label_name(thread->label));
 		if (next - at > 1)
 			stall_put_sample_count(json, next - at);
@@ -503,19 +521,34 @@ static struct stall_error *write_samples(struct writer *writer)
 	return err;
 }
 
+static struct stall_error *note_left_out(struct writer *writer)
+{
+	const struct stall_capture_stacks *stacks = writer->capture->stacks;
+	size_t frames = writer->capture->unwound->frame_count - writer->frames +
+			stacks->kernel_frame_count - writer->kernel_frames;
+	size_t left = stacks->stack_count - writer->stacks;
+	char message[160];
+
+	if (!frames && !left)
+		return NULL;
+	snprintf(message, sizeof(message),
+		 "%zu frames and %zu stacks were left out: a capture has at most %zu MiB of each",
+		 frames, left, writer->max_bytes >> 20);
+	stall_note_write(&writer->json, "capture-size", message);
+	return end(writer);
+}
+
 static struct stall_error *write_notes(struct writer *writer)
 {
 	const struct stall_snapshot *snapshot = writer->capture->snapshot;
+	struct stall_error *err = note_left_out(writer);
 
-	for (size_t i = 0; i < snapshot->note_count; i++) {
-		stall_record_note(&writer->json);
-		stall_put_note_code(&writer->json, snapshot->notes[i].code);
-		stall_put_note_message(&writer->json, snapshot->notes[i].message);
-		struct stall_error *err = end(writer);
-		if (err)
-			return err;
+	for (size_t i = 0; !err && i < snapshot->note_count; i++) {
+		stall_note_write(&writer->json, snapshot->notes[i].code,
+				 snapshot->notes[i].message);
+		err = end(writer);
 	}
-	return NULL;
+	return err;
 }
 
 static struct stall_error *write_trigger(struct writer *writer)
@@ -602,8 +635,10 @@ static struct stall_error *write_end(struct writer *writer, uint64_t write_start
 static struct stall_error *write_records(struct writer *writer)
 {
 	const struct stall_capture *capture = writer->capture;
-	struct stall_error *err = write_head(writer);
+	struct stall_error *err = stall_frame_names_init(&writer->names, capture->unwound);
 
+	if (!err)
+		err = write_head(writer);
 	// The first capture of a burst has the processes.
 	for (uint32_t i = 0;
 	     !err && !capture->snapshot->before && i < capture->snapshot->process_count; i++)
@@ -635,13 +670,19 @@ static void writer_deinit(struct writer *writer)
 			free(writer->module_ids[i]);
 	free(writer->module_ids);
 	free(writer->lock_ids);
+	stall_frame_names_deinit(&writer->names);
 	stall_json_deinit(&writer->json);
 }
 
 struct stall_error *stall_capture_write(const struct stall_capture *capture,
 					struct stall_output *output)
 {
-	_cleanup_(writer_deinit) struct writer writer = {.capture = capture, .output = output};
+	_cleanup_(writer_deinit) struct writer writer = {
+		.capture = capture,
+		.output = output,
+		.max_bytes =
+			capture->max_table_bytes ? capture->max_table_bytes : STALL_MAX_TABLE_BYTES,
+	};
 	uint64_t started_ns = stall_clock_ns(CLOCK_MONOTONIC);
 
 	stall_json_init(&writer.json);

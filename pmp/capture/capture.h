@@ -36,7 +36,10 @@ struct stall_capture {
 	const struct stall_trigger *trigger; // NULL: a user or program requested it
 	uint64_t started_ns;		     // CLOCK_MONOTONIC
 	uint64_t attach_ns, unwind_ns, locks_ns;
+	size_t max_table_bytes; // of its frames, and of its stacks; 0: STALL_MAX_TABLE_BYTES
 };
+// Readers refuse files of more than 512 MiB.
+#define STALL_MAX_TABLE_BYTES ((size_t)128 << 20)
 
 struct stall_error *stall_capture_write(const struct stall_capture *capture,
 					struct stall_output *output);

@@ -14,8 +14,8 @@
 #include "capture/kernel_symbols.h"
 #include "introspect/postgres.h"
 #include "introspect/sessions.h"
+#include "proc/read_child.h"
 #include "snapshot/blocked_files.h"
-#include "snapshot/read_child.h"
 #include "snapshot/sampler.h"
 
 // Address space only: pages are taken as stacks are copied.

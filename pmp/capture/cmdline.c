@@ -4,8 +4,9 @@
 #include <stdbool.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/cleanup.h"
-#include "snapshot/read_child.h"
+#include "proc/read_child.h"
 
 #define HIDDEN "***"
 
@@ -99,13 +100,8 @@ struct stall_error *stall_cmdline_parse(const char *text, size_t size, struct st
 	memcpy(copy, text, size);
 	copy[size] = '\0';
 	for (size_t at = 0; at < size; at += strlen(copy + at) + 1) {
-		if (cmdline.count == capacity) {
-			capacity = capacity ? capacity * 2 : 32;
-			char **grown = reallocarray(cmdline.arguments, capacity, sizeof(*grown));
-			if (!grown)
-				return &stall_enomem;
-			cmdline.arguments = grown;
-		}
+		if (!stall_array_reserve(&cmdline.arguments, cmdline.count, 1, &capacity))
+			return &stall_enomem;
 		char *shown = redact(copy + at, &secret_next);
 		if (!shown)
 			return &stall_enomem;

@@ -6,7 +6,7 @@
 #include <stddef.h>
 
 #include "base/error.h"
-#include "snapshot/target.h"
+#include "proc/target.h"
 
 #define STALL_MAX_CMDLINE 65536
 

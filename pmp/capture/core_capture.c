@@ -1,33 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "capture/core_capture.h"
 
-#include <fcntl.h>
+#include <sys/mman.h>
 
 #include "base/cleanup.h"
 #include "capture/saved_capture.h"
 #include "core/core.h"
+#include "proc/path_open.h"
 
 // The child's inputs: its files are opened before it drops its privileges.
 struct inputs {
 	const struct stall_core_capture_options *options;
-	int core_fd, exe_fd, sysroot_fd;
+	int core_fd;
+	struct stall_core_files files;
 };
 
 static void inputs_deinit(struct inputs *inputs)
 {
 	stall_closep(&inputs->core_fd);
-	stall_closep(&inputs->exe_fd);
-	stall_closep(&inputs->sysroot_fd);
+	stall_closep(&inputs->files.exe_fd);
+	stall_closep(&inputs->files.vdso_fd);
 }
 
 static struct stall_error *open_inputs(struct inputs *inputs)
 {
-	struct stall_error *err = stall_saved_open(inputs->options->core, 0, &inputs->core_fd);
+	const struct stall_core_capture_options *options = inputs->options;
+	struct stall_core_files *files = &inputs->files;
+	struct stall_error *err =
+		stall_saved_open(options->core, STALL_PATH_READ, &inputs->core_fd);
 
 	if (!err)
-		err = stall_saved_open(inputs->options->exe, 0, &inputs->exe_fd);
-	if (!err)
-		err = stall_saved_open(inputs->options->sysroot, O_DIRECTORY, &inputs->sysroot_fd);
+		err = stall_saved_open(options->exe, STALL_PATH_READ, &files->exe_fd);
+	if (!err && options->sysroot)
+		err = stall_path_add_root(options->sysroot, 0, &files->sysroot);
+	files->vdso_fd = memfd_create("vdso", MFD_CLOEXEC);
 	return err;
 }
 
@@ -35,23 +41,19 @@ static struct stall_error *create(void *arg, struct stall_arena *arena, struct s
 {
 	struct inputs *inputs = arg;
 	const struct stall_core_options options = {
-		.exe_fd = inputs->exe_fd,
+		.files = inputs->files,
 		.exe = inputs->options->exe,
-		.sysroot_fd = inputs->sysroot_fd,
 		.max_stack = inputs->options->snapshot.max_stack,
 		.max_threads = inputs->options->snapshot.max_threads,
 	};
-	struct stall_error *err = stall_core_create(arena, inputs->core_fd, &options, ret);
 
-	if (!err)
-		inputs->core_fd = -1; // the snapshot's now
-	return err;
+	return stall_core_create(arena, inputs->core_fd, &options, ret);
 }
 
 struct stall_error *stall_core_capture(const struct stall_core_capture_options *options,
 				       struct stall_output *output, bool *ret_partial)
 {
-	_cleanup_(inputs_deinit) struct inputs inputs = {options, -1, -1, -1};
+	_cleanup_(inputs_deinit) struct inputs inputs = {options, -1, STALL_CORE_NO_FILES};
 	const struct stall_saved_capture saved = {
 		.path = options->core,
 		.what = "core file",

@@ -79,6 +79,7 @@
 	FIELD(frame, symbol, string_or_null, always)                                               \
 	FIELD(frame, linkage, string_or_null, always)                                              \
 	FIELD(frame, symbol_offset, uint_or_null, always)                                          \
+	FIELD(frame, same_name, uint, optional)                                                    \
 	FIELD(stack, id, uint, always)                                                             \
 	FIELD(stack, frames, list_of_int, always)                                                  \
 	FIELD(lock, id, uint, always)                                                              \

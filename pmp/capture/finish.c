@@ -11,6 +11,7 @@
 #include "capture/capture_stacks.h"
 #include "capture/library_frames.h"
 #include "lock/lock.h"
+#include "sandbox/sandbox.h"
 #include "snapshot/snapshot.h"
 
 static size_t list_threads(const struct stall_snapshot *snapshot,
@@ -200,6 +201,17 @@ static struct stall_error *note_packs(struct stall_snapshot *snapshot,
 						  unwound->modules[i].pack_error);
 	}
 	return err;
+}
+
+static struct stall_error *note_sandbox(struct stall_snapshot *snapshot,
+					const struct stall_worker *worker)
+{
+	_cleanup_error_ struct stall_error *missing =
+		stall_sandbox_check(stall_worker_missing_layers(worker));
+
+	if (!missing || has_note(snapshot, "sandbox-incomplete"))
+		return NULL;
+	return stall_snapshot_note(snapshot, "sandbox-incomplete", "%s", missing->message);
 }
 
 static struct stall_error *note_late(struct stall_snapshot *snapshot)
@@ -409,6 +421,10 @@ struct stall_error *stall_finish(const struct stall_finish *finish, struct stall
 		err = note_error(snapshot, "strings", read_strings(finish, &strings));
 	if (!err)
 		err = note_missing(snapshot, &unwound);
+	// Of all but this note a part of the capture is missing.
+	bool is_partial = snapshot->note_count > 0;
+	if (!err)
+		err = note_sandbox(snapshot, finish->worker);
 	if (err)
 		return err;
 	capture.strings = strings.strings;
@@ -423,6 +439,6 @@ struct stall_error *stall_finish(const struct stall_finish *finish, struct stall
 		*finish->locks = locks;
 		locks = (struct stall_locks){};
 	}
-	*ret_partial = snapshot->note_count > 0;
+	*ret_partial = is_partial;
 	return NULL;
 }

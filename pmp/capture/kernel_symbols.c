@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/cleanup.h"
 #include "ebpf/ksym_loader.h"
 
@@ -228,14 +229,11 @@ static struct known *collect_new(const struct stall_kernel_symbols *symbols,
 static struct stall_error *keep(struct stall_kernel_symbols *symbols, const struct known *wanted,
 				size_t count)
 {
-	struct known *grown = reallocarray(symbols->known, symbols->count + count, sizeof(*grown));
-
-	if (!grown)
+	if (!stall_array_resize(&symbols->known, symbols->count + count))
 		return &stall_enomem;
-	symbols->known = grown;
-	memcpy(grown + symbols->count, wanted, count * sizeof(*wanted));
+	memcpy(symbols->known + symbols->count, wanted, count * sizeof(*wanted));
 	symbols->count += count;
-	qsort(grown, symbols->count, sizeof(*grown), compare_known);
+	qsort(symbols->known, symbols->count, sizeof(*symbols->known), compare_known);
 	return NULL;
 }
 

@@ -2,10 +2,43 @@
 #include "capture/records.h"
 
 #include <stdio.h>
+#include <string.h>
+#include <time.h>
 
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "capture/fields.h"
+
+void stall_host_write(struct stall_json *json, const struct stall_host *host)
+{
+	stall_put_capture_host(json);
+	stall_json_open(json, '{');
+	stall_put_host_name(json, host->name.nodename);
+	stall_put_host_kernel(json, host->name.release);
+	stall_put_host_arch(json, host->name.machine);
+	stall_put_host_cpus(json, host->cpus);
+	stall_json_close(json, '}');
+}
+
+void stall_time_write(struct stall_json *json, uint64_t wall_ns)
+{
+	char date[32], text[48];
+	time_t seconds = wall_ns / 1000000000;
+	struct tm tm;
+
+	gmtime_r(&seconds, &tm);
+	strftime(date, sizeof(date), "%Y-%m-%dT%H:%M:%S", &tm);
+	snprintf(text, sizeof(text), "%s.%06uZ", date, (unsigned int)(wall_ns / 1000 % 1000000));
+	stall_put_capture_time(json, text);
+	stall_put_capture_time_ns(json, wall_ns);
+}
+
+void stall_note_write(struct stall_json *json, const char *code, const char *message)
+{
+	stall_record_note(json);
+	stall_put_note_code(json, code);
+	stall_put_note_message(json, message);
+}
 
 // "LOCK_open", "buffer+0x40", or NULL. Free what is in *ret_storage. Out of memory: json has
 // failed.
@@ -60,12 +93,20 @@ static uint64_t since(const struct stall_trigger *trigger, uint64_t now_ns)
 	return now_ns > trigger->crossed_ns ? now_ns - trigger->crossed_ns : 0;
 }
 
+void stall_trigger_set_name(struct stall_trigger *trigger, const char *name)
+{
+	size_t length = name ? strnlen(name, sizeof(trigger->name) - 1) : 0;
+
+	memcpy(trigger->name, name ? name : "", length);
+	trigger->name[length] = '\0';
+}
+
 void stall_trigger_write(const struct stall_trigger *trigger, const struct stall_locks *locks,
 			 struct stall_json *json)
 {
 	_cleanup_free_ char *storage = NULL;
 	const struct stall_lock *lock = find_lock(locks, trigger->address);
-	const char *name = trigger->name;
+	const char *name = *trigger->name ? trigger->name : NULL;
 
 	if (!name && lock)
 		name = lock_name(lock, json, &storage);

@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "capture/saved_capture.h"
 #include "lock/lock_layout.h"
+#include "proc/path_open.h"
 #include "rings/ring_find.h"
 #include "rings/ring_snapshot.h"
 #include "rings/ring_words.h"
@@ -17,7 +18,7 @@
 
 struct inputs {
 	const struct stall_ring_capture_options *options;
-	int ring_fd, sysroot_fd;
+	int ring_fd, sysroot;
 	bool live;
 	struct stall_ring *ring; // of the child
 };
@@ -25,16 +26,6 @@ struct inputs {
 static void inputs_deinit(struct inputs *inputs)
 {
 	stall_closep(&inputs->ring_fd);
-	stall_closep(&inputs->sysroot_fd);
-}
-
-static struct stall_error *open_ring(const struct inputs *inputs, struct stall_ring **ret)
-{
-	int fd = fcntl(inputs->ring_fd, F_DUPFD_CLOEXEC, 3);
-
-	if (fd < 0)
-		return stall_error_os(errno, "%s", inputs->options->ring);
-	return stall_ring_open_fd(fd, inputs->options->ring, ret);
 }
 
 // Only the header is read here: the child could not find out whether the process is alive.
@@ -42,12 +33,15 @@ static struct stall_error *open_inputs(struct inputs *inputs)
 {
 	_cleanup_(stall_ring_closep) struct stall_ring *ring = NULL;
 	struct stall_error *err =
-		stall_saved_open(inputs->options->ring, O_NOFOLLOW, &inputs->ring_fd);
+		stall_saved_open(inputs->options->ring, STALL_PATH_READ | STALL_PATH_NOFOLLOW,
+				 &inputs->ring_fd);
 
+	if (!err && inputs->options->sysroot)
+		err = stall_path_add_root(inputs->options->sysroot, 0, &inputs->sysroot);
+	int fd = err ? -1 : fcntl(inputs->ring_fd, F_DUPFD_CLOEXEC, 3);
 	if (!err)
-		err = stall_saved_open(inputs->options->sysroot, O_DIRECTORY, &inputs->sysroot_fd);
-	if (!err)
-		err = open_ring(inputs, &ring);
+		err = fd < 0 ? stall_error_os(errno, "%s", inputs->options->ring)
+			     : stall_ring_open_fd(fd, inputs->options->ring, &ring);
 	if (!err)
 		inputs->live =
 			stall_ring_is_live(stall_ring_header(ring), stall_ring_header(ring)->pid);
@@ -69,16 +63,12 @@ static struct stall_error *fill_process(struct stall_snapshot *snapshot,
 		return &stall_enomem;
 	snapshot->processes = process;
 	snapshot->process_count = 1;
-	process->target = (struct stall_target){
-		.pid = header->pid,
-		.pidfd = -1,
-		.procfd = -1,
-		.reader = header->pid,
-		.start_time = header->start_time,
-	};
+	process->target = STALL_TARGET_NONE;
+	process->target.pid = process->target.reader = header->pid;
+	process->target.start_time = header->start_time;
 	struct stall_error *err = stall_ring_name_process(inputs->ring, process);
 	return err ? err
-		   : stall_ring_maps_create(inputs->ring, NULL, inputs->sysroot_fd, NULL, NULL,
+		   : stall_ring_maps_create(inputs->ring, NULL, inputs->sysroot, NULL, NULL,
 					    &process->maps);
 }
 
@@ -246,7 +236,7 @@ static struct stall_error *create(void *arg, struct stall_arena *arena, struct s
 	struct stall_ring_content content;
 	uint64_t started_ns = stall_clock_ns(CLOCK_MONOTONIC);
 
-	struct stall_error *err = open_ring(inputs, &ring);
+	struct stall_error *err = stall_ring_open_fd(inputs->ring_fd, inputs->options->ring, &ring);
 	if (err)
 		return err;
 	inputs->ring = ring;
@@ -278,7 +268,7 @@ struct stall_error *stall_ring_capture(const struct stall_ring_capture_options *
 	_cleanup_(inputs_deinit) struct inputs inputs = {
 		.options = options,
 		.ring_fd = -1,
-		.sysroot_fd = -1,
+		.sysroot = -1,
 	};
 	const struct stall_saved_capture saved = {
 		.path = options->ring,

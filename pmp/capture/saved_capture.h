@@ -29,7 +29,7 @@ struct stall_saved_capture {
 struct stall_error *stall_saved_capture(const struct stall_saved_capture *saved,
 					struct stall_output *output, bool *ret_partial);
 
-// Opens an input for it; *ret is unchanged where `path` is NULL. `flags`: O_DIRECTORY or 0.
-struct stall_error *stall_saved_open(const char *path, int flags, int *ret);
+// Opens an input for it; *ret is unchanged where `path` is NULL. `how` as of stall_path_open().
+struct stall_error *stall_saved_open(const char *path, unsigned int how, int *ret);
 
 #endif

@@ -12,6 +12,7 @@
 #include "core/core_memory.h"
 #include "core/core_modules.h"
 #include "core/core_notes.h"
+#include "proc/path_status.h"
 
 #define MAX_SYSCALL 1024
 
@@ -121,7 +122,7 @@ static struct stall_error *fill_process(struct stall_snapshot *snapshot,
 		return &stall_enomem;
 	snapshot->processes = process;
 	snapshot->process_count = 1;
-	process->target.pidfd = process->target.procfd = -1;
+	process->target = STALL_TARGET_NONE;
 	process->target.pid = notes->threads[0].tid;
 	process->ppid = notes->threads[0].ppid;
 	if (notes->has_process) {
@@ -140,8 +141,7 @@ static struct stall_error *fill_maps(struct stall_snapshot *snapshot,
 	struct stall_process *process = &snapshot->processes[0];
 	uint32_t main;
 	struct stall_error *err =
-		stall_core_maps_create(memory, notes, options->exe_fd, options->sysroot_fd,
-				       &process->maps, &main);
+		stall_core_maps_create(memory, notes, &options->files, &process->maps, &main);
 
 	if (err || main == STALL_NO_MODULE)
 		return err;
@@ -197,21 +197,16 @@ static void notes_deinit(struct stall_core_notes *notes)
 
 static uint64_t written_at(int fd)
 {
-	struct stat st;
+	struct stall_path_status status;
 
-	return fstat(fd, &st) == 0
-		       ? (uint64_t)st.st_mtim.tv_sec * 1000000000 + (uint64_t)st.st_mtim.tv_nsec
-		       : 0;
+	return stall_fd_status(fd, &status) ? status.mtime_ns : 0;
 }
 
 static struct stall_error *open_core(int core_fd, struct stall_core_memory **ret)
 {
 	struct stall_elf *elf = NULL;
-	int fd = fcntl(core_fd, F_DUPFD_CLOEXEC, 3);
+	struct stall_error *err = stall_elf_open(core_fd, &elf);
 
-	if (fd < 0)
-		return stall_error_create(STALL_ERROR_OTHER, "too many open files");
-	struct stall_error *err = stall_elf_open(fd, &elf);
 	if (err)
 		return err;
 	if (elf->type != ET_CORE) {
@@ -233,13 +228,14 @@ struct stall_error *stall_core_create(struct stall_arena *arena, int core_fd,
 
 	if (!snapshot)
 		return &stall_enomem;
+	uint64_t wall_ns = written_at(core_fd);
 	struct stall_error *err = open_core(core_fd, &memory);
 	if (err)
 		return err;
 	snapshot->arena = arena;
 	snapshot->backend = "core";
 	snapshot->memory = (struct stall_memory){read_memory, destroy_memory, memory};
-	snapshot->wall_ns = written_at(core_fd);
+	snapshot->wall_ns = wall_ns;
 	err = stall_core_notes_init(&notes, memory->elf, options->max_threads);
 	if (!err)
 		err = fill_process(snapshot, &notes);
@@ -255,7 +251,6 @@ struct stall_error *stall_core_create(struct stall_arena *arena, int core_fd,
 	if (err)
 		return err;
 	snapshot->snapshot_ns = stall_clock_ns(CLOCK_MONOTONIC) - started;
-	close(core_fd);
 	*ret = no_cleanup_ptr(snapshot);
 	return NULL;
 }

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "base/cleanup.h"
+#include "base/lengths.h"
 
 static int compare_segments(const void *a, const void *b)
 {
@@ -14,14 +15,12 @@ static int compare_segments(const void *a, const void *b)
 
 static void add_segment(struct stall_core_memory *memory, const Elf64_Phdr *segment)
 {
-	uint64_t size = memory->elf->size, end, held = segment->p_filesz;
+	uint64_t end, held = stall_at_most(segment->p_filesz, segment->p_memsz);
 
 	if (segment->p_type != PT_LOAD || segment->p_memsz == 0 ||
-	    __builtin_add_overflow(segment->p_vaddr, segment->p_memsz, &end))
+	    !stall_add(segment->p_vaddr, segment->p_memsz, &end))
 		return;
-	if (held > segment->p_memsz)
-		held = segment->p_memsz;
-	uint64_t there = segment->p_offset < size ? size - segment->p_offset : 0;
+	uint64_t there = stall_rest(segment->p_offset, memory->elf->size);
 	if (held > there) {
 		memory->missing += held - there;
 		held = there;
@@ -108,9 +107,7 @@ size_t stall_core_memory_read(const struct stall_core_memory *memory, uint64_t a
 
 		if (at < address || !segment || inside >= segment->held)
 			break;
-		uint64_t part = segment->held - inside;
-		if (part > size - done)
-			part = size - done;
+		size_t part = stall_at_most(segment->held - inside, size - done);
 		struct stall_error *err = stall_elf_read(memory->elf, segment->offset + inside,
 							 (char *)buf + done, part);
 		if (err) {

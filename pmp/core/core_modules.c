@@ -7,8 +7,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/array.h"
 #include "base/cleanup.h"
-#include "snapshot/module_file.h"
+#include "proc/module_file.h"
 
 #define MAX_VDSO ((size_t)256 << 10)
 #define FIRST_PAGE 4096
@@ -18,8 +19,9 @@
 struct builder {
 	const struct stall_core_memory *memory;
 	const struct stall_core_notes *notes;
-	int exe_fd, sysroot_fd;
+	int exe_fd, vdso_fd, sysroot;
 	struct stall_maps *maps;
+	size_t mapping_capacity, module_capacity;
 	uint32_t main;
 };
 
@@ -92,10 +94,9 @@ static struct stall_error *check_module(const struct builder *b, struct stall_mo
 	const struct stall_core_file *header = find_header(b->notes, code);
 	_cleanup_(stall_elf_destroyp) struct stall_elf *file = NULL, *dumped = NULL;
 	uint8_t page[FIRST_PAGE];
-	int fd = fcntl(module->fd, F_DUPFD_CLOEXEC, 3);
+	int fd = module->fd;
 
-	if (fd < 0)
-		return set_error(module, "too many open files");
+	module->fd = -1;
 	struct stall_error *err = stall_elf_open(fd, &file);
 	if (err) {
 		struct stall_error *failed = set_error(module, err->message);
@@ -103,6 +104,8 @@ static struct stall_error *check_module(const struct builder *b, struct stall_mo
 		stall_error_destroy(err);
 		return failed;
 	}
+	file->fd = -1; // the module's again
+	module->fd = fd;
 	if (!header ||
 	    stall_core_memory_read(b->memory, header->start, page, sizeof(page)) != sizeof(page))
 		return NULL;
@@ -117,14 +120,13 @@ static struct stall_error *open_module(struct builder *b, struct stall_module *m
 				       const struct stall_core_file *code, bool is_main)
 {
 	if (!is_main || b->exe_fd < 0) {
-		struct stall_error *err = stall_module_open_under(b->sysroot_fd, module);
+		struct stall_error *err = stall_module_open_under(b->sysroot, module);
 		if (err || module->fd < 0)
 			return err;
 		return check_module(b, module, code);
 	}
-	module->fd = fcntl(b->exe_fd, F_DUPFD_CLOEXEC, 3);
-	if (module->fd < 0)
-		return set_error(module, "too many open files");
+	module->fd = b->exe_fd;
+	b->exe_fd = -1;
 	return check_module(b, module, code);
 }
 
@@ -139,38 +141,45 @@ static uint32_t known_module(const struct stall_maps *maps, const char *path, ui
 	return STALL_NO_MODULE;
 }
 
-static const char deleted_suffix[] = " (deleted)";
-
-static char *copy_path(const char *path, bool *ret_deleted)
-{
-	size_t length = strlen(path), suffix = strlen(deleted_suffix);
-
-	*ret_deleted = length > suffix && strcmp(path + length - suffix, deleted_suffix) == 0;
-	return strndup(path, *ret_deleted ? length - suffix : length);
-}
-
-static struct stall_error *add_module(struct builder *b, const struct stall_mapping *mapping,
-				      const struct stall_core_file *file, uint32_t *ret)
+// mapping->module: STALL_NO_MODULE where there are too many.
+static struct stall_error *append_module(struct builder *b, struct stall_mapping *mapping,
+					 const char *path)
 {
 	struct stall_maps *maps = b->maps;
-	struct stall_module *module = &maps->modules[maps->module_count];
 
+	mapping->module = STALL_NO_MODULE;
 	if (maps->module_count == STALL_MAX_MODULES) {
 		maps->modules_lost++;
-		*ret = STALL_NO_MODULE;
 		return NULL;
 	}
-	*module = (struct stall_module){.start = mapping->start,
-					.end = mapping->end,
-					.offset = mapping->offset,
-					.fd = -1};
-	module->path = copy_path(file->path, &module->deleted);
-	if (!module->path)
+	if (!stall_array_reserve(&maps->modules, maps->module_count, 1, &b->module_capacity))
 		return &stall_enomem;
-	*ret = (uint32_t)maps->module_count++;
+	struct stall_module module = {
+		.start = mapping->start,
+		.end = mapping->end,
+		.offset = mapping->offset,
+		.path = strdup(path),
+		.fd = -1,
+	};
+	if (!module.path)
+		return &stall_enomem;
+	mapping->module = (uint32_t)maps->module_count;
+	maps->modules[maps->module_count++] = module;
+	return NULL;
+}
+
+static struct stall_error *add_module(struct builder *b, struct stall_mapping *mapping,
+				      const struct stall_core_file *file)
+{
+	struct stall_error *err = append_module(b, mapping, file->path);
+
+	if (err || mapping->module == STALL_NO_MODULE)
+		return err;
+	struct stall_module *module = &b->maps->modules[mapping->module];
 	bool is_main = b->notes->entry >= mapping->start && b->notes->entry < mapping->end;
+	module->deleted = file->deleted;
 	if (is_main)
-		b->main = *ret;
+		b->main = mapping->module;
 	return open_module(b, module, file, is_main);
 }
 
@@ -183,7 +192,7 @@ static struct stall_error *add_file_mapping(struct builder *b, struct stall_mapp
 	mapping->offset = file->offset + (mapping->start - file->start);
 	mapping->module = known_module(b->maps, file->path, mapping->start - mapping->offset);
 	if (mapping->module == STALL_NO_MODULE)
-		return add_module(b, mapping, file, &mapping->module);
+		return add_module(b, mapping, file);
 	struct stall_module *module = &b->maps->modules[mapping->module];
 	if (mapping->end > module->end)
 		module->end = mapping->end;
@@ -193,23 +202,19 @@ static struct stall_error *add_file_mapping(struct builder *b, struct stall_mapp
 // The vdso has no file; its pages are dumped like any other.
 static struct stall_error *add_vdso(struct builder *b, struct stall_mapping *mapping)
 {
-	struct stall_maps *maps = b->maps;
 	uint64_t size = mapping->end - mapping->start;
-	struct stall_module *module = &maps->modules[maps->module_count];
 
-	if (size > MAX_VDSO || maps->module_count == STALL_MAX_MODULES)
+	if (size > MAX_VDSO)
 		return NULL;
 	_cleanup_free_ uint8_t *image = malloc(size);
-	if (!image)
-		return &stall_enomem;
-	*module = (struct stall_module){.start = mapping->start, .end = mapping->end, .fd = -1};
-	module->path = strdup("[vdso]");
-	if (!module->path)
-		return &stall_enomem;
-	mapping->module = (uint32_t)maps->module_count++;
+	struct stall_error *err = image ? append_module(b, mapping, "[vdso]") : &stall_enomem;
+	if (err || mapping->module == STALL_NO_MODULE)
+		return err;
+	struct stall_module *module = &b->maps->modules[mapping->module];
 	if (stall_core_memory_read(b->memory, mapping->start, image, size) != size)
 		return set_error(module, "the core does not hold it");
-	module->fd = memfd_create("vdso", MFD_CLOEXEC);
+	module->fd = b->vdso_fd >= 0 ? b->vdso_fd : memfd_create("vdso", MFD_CLOEXEC);
+	b->vdso_fd = -1;
 	if (module->fd < 0 || write(module->fd, image, size) != (ssize_t)size)
 		return set_error(module, "cannot keep a copy of it");
 	return NULL;
@@ -217,8 +222,11 @@ static struct stall_error *add_vdso(struct builder *b, struct stall_mapping *map
 
 static struct stall_error *add_mapping(struct builder *b, const struct stall_core_segment *segment)
 {
-	struct stall_mapping *mapping = &b->maps->mappings[b->maps->mapping_count++];
+	struct stall_maps *maps = b->maps;
 
+	if (!stall_array_reserve(&maps->mappings, maps->mapping_count, 1, &b->mapping_capacity))
+		return &stall_enomem;
+	struct stall_mapping *mapping = &maps->mappings[maps->mapping_count++];
 	*mapping = (struct stall_mapping){
 		.start = segment->start,
 		.end = segment->end,
@@ -278,24 +286,28 @@ static void maps_destroyp(struct stall_maps **maps)
 }
 
 struct stall_error *stall_core_maps_create(const struct stall_core_memory *memory,
-					   const struct stall_core_notes *notes, int exe_fd,
-					   int sysroot_fd, struct stall_maps **ret,
-					   uint32_t *ret_main)
+					   const struct stall_core_notes *notes,
+					   const struct stall_core_files *files,
+					   struct stall_maps **ret, uint32_t *ret_main)
 {
 	_cleanup_(maps_destroyp) struct stall_maps *maps = calloc(1, sizeof(*maps));
-	struct builder b = {memory, notes, exe_fd, sysroot_fd, maps, STALL_NO_MODULE};
-	size_t modules =
-		notes->file_count < STALL_MAX_MODULES ? notes->file_count : STALL_MAX_MODULES;
+	struct builder b = {
+		.memory = memory,
+		.notes = notes,
+		.exe_fd = files->exe_fd,
+		.vdso_fd = files->vdso_fd,
+		.sysroot = files->sysroot,
+		.maps = maps,
+		.main = STALL_NO_MODULE,
+	};
 
 	if (!maps)
-		return &stall_enomem;
-	maps->mappings = calloc(memory->count + notes->file_count + 1, sizeof(*maps->mappings));
-	maps->modules = calloc(modules + 2, sizeof(*maps->modules));
-	if (!maps->mappings || !maps->modules)
 		return &stall_enomem;
 	if (notes->file_count)
 		qsort(notes->files, notes->file_count, sizeof(*notes->files), compare_files);
 	struct stall_error *err = add_mappings(&b);
+	stall_closep(&b.exe_fd);
+	stall_closep(&b.vdso_fd);
 	if (err)
 		return err;
 	*ret = no_cleanup_ptr(maps);

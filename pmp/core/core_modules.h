@@ -4,16 +4,16 @@
 #define STALL_CORE_MODULES_H
 
 #include "base/error.h"
+#include "core/core_files.h"
 #include "core/core_memory.h"
 #include "core/core_notes.h"
 #include "snapshot/maps.h"
 
-// Opens each file by its path under `sysroot_fd` (-1: "/"), the program itself as `exe_fd` where
-// that is not -1, and compares it with its part in the core: where they differ, the module has an
-// error instead. *ret_main is the index of the program, or STALL_NO_MODULE.
+// Opens each file by its path, and compares it with its part in the core: where they differ, the
+// module has an error instead. *ret_main is the index of the program, or STALL_NO_MODULE.
 struct stall_error *stall_core_maps_create(const struct stall_core_memory *memory,
-					   const struct stall_core_notes *notes, int exe_fd,
-					   int sysroot_fd, struct stall_maps **ret,
-					   uint32_t *ret_main);
+					   const struct stall_core_notes *notes,
+					   const struct stall_core_files *files,
+					   struct stall_maps **ret, uint32_t *ret_main);
 
 #endif

@@ -4,7 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/cleanup.h"
+#include "base/lengths.h"
 
 #define MAX_NOTES ((size_t)1 << 30) // 4 KiB a thread
 #define MAX_FILES 1000000
@@ -23,16 +25,8 @@ static struct stall_error *add_thread(struct stall_core_notes *notes,
 		notes->threads_lost++;
 		return NULL;
 	}
-	if (notes->thread_count == notes->thread_capacity) {
-		size_t capacity = notes->thread_capacity ? notes->thread_capacity * 2 : 64;
-		struct stall_core_thread *grown =
-			reallocarray(notes->threads, capacity, sizeof(*grown));
-
-		if (!grown)
-			return &stall_enomem;
-		notes->threads = grown;
-		notes->thread_capacity = capacity;
-	}
+	if (!stall_array_reserve(&notes->threads, notes->thread_count, 1, &notes->thread_capacity))
+		return &stall_enomem;
 	memcpy(&status, note->desc, sizeof(status));
 	_Static_assert(sizeof(status.pr_reg) == sizeof(thread.regs), "elf_gregset_t");
 	thread.tid = status.pr_pid;
@@ -57,6 +51,18 @@ static void read_auxv(struct stall_core_notes *notes, const struct stall_elf_not
 	}
 }
 
+// The kernel appends it (d_path(9)).
+static bool cut_deleted(char *path)
+{
+	static const char suffix[] = " (deleted)";
+	size_t length = strlen(path), size = strlen(suffix);
+	bool is_deleted = length > size && strcmp(path + length - size, suffix) == 0;
+
+	if (is_deleted)
+		path[length - size] = '\0';
+	return is_deleted;
+}
+
 // count, page size, count times (start, end, offset in pages), then the paths, each with a NUL.
 static struct stall_error *read_files(struct stall_core_notes *notes,
 				      const struct stall_elf_note *note)
@@ -78,16 +84,18 @@ static struct stall_error *read_files(struct stall_core_notes *notes,
 		return &stall_enomem;
 	memcpy(notes->paths, note->desc + sizeof(header) + table, rest - table);
 	notes->paths[rest - table] = 0;
-	const char *path = notes->paths, *end = notes->paths + (rest - table);
-	for (size_t i = 0; i < count && path < end; i++) {
+	char *path = notes->paths, *next;
+	const char *end = notes->paths + (rest - table);
+	for (size_t i = 0; i < count && path < end; i++, path = next) {
+		next = path + strlen(path) + 1;
 		memcpy(entry, note->desc + sizeof(header) + i * sizeof(entry), sizeof(entry));
 		notes->files[notes->file_count++] = (struct stall_core_file){
 			.start = entry[0],
 			.end = entry[1],
 			.offset = entry[2] * header[1],
 			.path = path,
+			.deleted = cut_deleted(path),
 		};
-		path += strlen(path) + 1;
 	}
 	notes->torn |= notes->file_count < count;
 	return NULL;
@@ -117,22 +125,21 @@ static struct stall_error *read_note(struct stall_core_notes *notes,
 	}
 }
 
+// *left: how many bytes of notes are still read.
 static struct stall_error *read_segment(struct stall_core_notes *notes, const struct stall_elf *elf,
-					const Elf64_Phdr *segment, size_t max_threads)
+					const Elf64_Phdr *segment, size_t max_threads,
+					uint64_t *left)
 {
 	_cleanup_free_ uint8_t *data = NULL;
-	uint64_t size = segment->p_filesz;
+	uint64_t there = stall_at_most(stall_rest(segment->p_offset, elf->size), *left);
+	uint64_t size = stall_at_most(segment->p_filesz, there);
 	struct stall_elf_note note;
 	size_t position = 0;
 
-	uint64_t there = segment->p_offset < elf->size ? elf->size - segment->p_offset : 0;
-	if (size > there) {
-		size = there;
-		notes->torn = true;
-	}
+	notes->torn |= size < segment->p_filesz;
+	*left -= size;
 	struct stall_error *err =
-		stall_elf_load(elf, segment->p_offset < elf->size ? segment->p_offset : 0, size,
-			       MAX_NOTES, &data);
+		stall_elf_load(elf, size ? segment->p_offset : 0, size, MAX_NOTES, &data);
 	// Core files align notes to four bytes whatever p_align says.
 	while (!err && stall_elf_next_note(data, size, 4, &position, &note))
 		err = read_note(notes, &note, max_threads);
@@ -144,10 +151,12 @@ struct stall_error *stall_core_notes_init(struct stall_core_notes *notes,
 {
 	struct stall_core_notes made = {};
 	struct stall_error *err = NULL;
+	// Segments of a real core do not overlap: thousands that do would take hours to read.
+	uint64_t left = stall_at_most(elf->size, MAX_NOTES);
 
 	for (size_t i = 0; !err && i < elf->segment_count; i++) {
 		if (elf->segments[i].p_type == PT_NOTE)
-			err = read_segment(&made, elf, &elf->segments[i], max_threads);
+			err = read_segment(&made, elf, &elf->segments[i], max_threads, &left);
 	}
 	if (!err && made.thread_count == 0)
 		err = stall_error_create(STALL_ERROR_FORMAT, "the core file names no thread%s",

@@ -19,7 +19,8 @@ struct stall_core_thread {
 
 struct stall_core_file {
 	uint64_t start, end, offset; // offset in bytes
-	const char *path;
+	const char *path;	     // without " (deleted)"
+	bool deleted;
 };
 
 struct stall_core_notes {

@@ -8,7 +8,8 @@
 #include <string.h>
 
 #include "base/cleanup.h"
-#include "unwind/debug_file.h"
+#include "base/trust.h"
+#include "proc/path_open.h"
 #include "unwind/elf_section.h"
 
 // A path, NUL, the build-id.
@@ -21,18 +22,14 @@ static bool has_build_id(const struct stall_elf *elf, const uint8_t *id, size_t 
 
 // Relative to the folder of the file that names it, without links: Debian's debug files are links
 // in .build-id.
-static bool find_path(const char *link, const char *path, char ret[PATH_MAX])
+static bool find_path(const char *link, const char *real, char ret[PATH_MAX])
 {
-	char real[PATH_MAX];
+	const char *slash = strrchr(real, '/');
 
 	if (link[0] == '/')
 		return snprintf(ret, PATH_MAX, "%s", link) < PATH_MAX;
-	if (!realpath(path, real))
-		return false;
-	char *slash = strrchr(real, '/');
-	if (slash)
-		slash[1] = '\0';
-	return snprintf(ret, PATH_MAX, "%s%s", real, link) < PATH_MAX;
+	return slash &&
+	       snprintf(ret, PATH_MAX, "%.*s/%s", (int)(slash - real), real, link) < PATH_MAX;
 }
 
 static struct stall_error *open_link(const uint8_t *link, size_t size, const char *path,
@@ -40,14 +37,24 @@ static struct stall_error *open_link(const uint8_t *link, size_t size, const cha
 {
 	_cleanup_(stall_elf_destroyp) struct stall_elf *elf = NULL;
 	size_t length = strnlen((const char *)link, size);
-	char found[PATH_MAX];
+	char found[PATH_MAX], real[PATH_MAX];
+	const struct stall_path named = {.folder = AT_FDCWD, .name = path};
+	const struct stall_path alt = {.folder = AT_FDCWD, .name = found};
+	int fd;
 
-	if (length == size || !find_path((const char *)link, path, found))
+	if (length == size)
 		return NULL;
-	int fd = stall_open_file_at(AT_FDCWD, found);
-	if (fd < 0)
+	struct stall_error *err = stall_path_real(&named, STALL_PATH_PUBLIC, real, sizeof(real));
+	if (!err && !find_path((const char *)link, real, found))
 		return NULL;
-	struct stall_error *err = stall_elf_open(fd, &elf);
+	if (!err)
+		err = stall_path_open(&alt,
+				      STALL_PATH_READ | STALL_PATH_TRUSTED | STALL_PATH_PUBLIC, &fd,
+				      NULL);
+	if (stall_is_distrust(err))
+		return err;
+	if (!err)
+		err = stall_elf_open(fd, &elf);
 	if (err) {
 		stall_error_destroy(err);
 		return NULL;

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "base/lengths.h"
 #include "packs/dwarf_numbers.h"
 #include "unwind/bytes.h"
 
@@ -32,8 +33,8 @@ static void take_indexed_string(const struct stall_dwarf_unit *unit, uint64_t in
 	uint64_t size = dwarf->size[STALL_DWARF_STR_OFFSETS], at;
 
 	ret->class = CLASS_TEXT;
-	if (__builtin_mul_overflow(index, (uint64_t)unit->offset_size, &at) ||
-	    __builtin_add_overflow(at, unit->str_offsets_base, &at) || at >= size)
+	if (!stall_mul(index, unit->offset_size, &at) ||
+	    !stall_add(at, unit->str_offsets_base, &at) || at >= size)
 		return;
 	struct stall_bytes bytes =
 		stall_bytes_of(dwarf->data[STALL_DWARF_STR_OFFSETS] + at, size - at);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/cleanup.h"
 #include "packs/dwarf_numbers.h"
 #include "unwind/bytes.h"
@@ -64,16 +65,8 @@ static bool read_header(struct stall_bytes *bytes, struct stall_dwarf_unit *unit
 
 static bool add_unit(struct stall_dwarf *dwarf, const struct stall_dwarf_unit *unit)
 {
-	if (dwarf->unit_count == dwarf->unit_capacity) {
-		size_t capacity = dwarf->unit_capacity ? dwarf->unit_capacity * 2 : 1024;
-		struct stall_dwarf_unit *grown =
-			reallocarray(dwarf->units, capacity, sizeof(*grown));
-
-		if (!grown)
-			return false;
-		dwarf->units = grown;
-		dwarf->unit_capacity = capacity;
-	}
+	if (!stall_array_reserve(&dwarf->units, dwarf->unit_count, 1, &dwarf->unit_capacity))
+		return false;
 	dwarf->units[dwarf->unit_count++] = *unit;
 	return true;
 }
@@ -235,21 +228,6 @@ const struct stall_dwarf_unit *stall_dwarf_unit_of(const struct stall_dwarf *dwa
 
 /* Abbreviations. */
 
-static bool grow(void **list, uint32_t *capacity, uint32_t wanted, size_t entry)
-{
-	if (wanted <= *capacity)
-		return true;
-	uint32_t larger = *capacity * 2 > wanted ? *capacity * 2 : wanted + 64;
-	void *grown = reallocarray(*list, larger, entry);
-
-	if (!grown)
-		return false;
-	memset((char *)grown + *capacity * entry, 0, (larger - *capacity) * entry);
-	*list = grown;
-	*capacity = larger;
-	return true;
-}
-
 static bool read_attributes(struct stall_bytes *bytes, struct stall_dwarf_abbrevs *abbrevs)
 {
 	for (;;) {
@@ -263,8 +241,8 @@ static bool read_attributes(struct stall_bytes *bytes, struct stall_dwarf_abbrev
 			return false;
 		if (!attribute.name && !attribute.form)
 			return true;
-		if (!grow((void **)&abbrevs->attributes, &abbrevs->attribute_capacity,
-			  abbrevs->attribute_count + 1, sizeof(attribute)))
+		if (!stall_array_reserve(&abbrevs->attributes, abbrevs->attribute_count, 1,
+					 &abbrevs->attribute_capacity))
 			return false;
 		abbrevs->attributes[abbrevs->attribute_count++] = attribute;
 	}
@@ -273,9 +251,11 @@ static bool read_attributes(struct stall_bytes *bytes, struct stall_dwarf_abbrev
 static bool read_abbrev(struct stall_bytes *bytes, struct stall_dwarf_abbrevs *abbrevs,
 			uint64_t code)
 {
-	if (code > MAX_CODES || !grow((void **)&abbrevs->list, &abbrevs->capacity,
-				      (uint32_t)code + 1, sizeof(*abbrevs->list)))
+	uint32_t before = abbrevs->capacity;
+
+	if (code > MAX_CODES || !stall_array_reserve(&abbrevs->list, code, 1, &abbrevs->capacity))
 		return false;
+	memset(abbrevs->list + before, 0, (abbrevs->capacity - before) * sizeof(*abbrevs->list));
 	struct stall_dwarf_abbrev abbrev = {.first = abbrevs->attribute_count};
 	abbrev.tag = (uint32_t)stall_bytes_uleb(bytes);
 	abbrev.has_children = stall_bytes_number(bytes, 1);

@@ -33,7 +33,7 @@ static void reading_deinit(struct reading *reading)
 static struct stall_structure *find(const struct reading *reading, const char *name)
 {
 	for (size_t i = 0; i < reading->count; i++) {
-		if (strcmp(reading->structures[i].name, name) == 0)
+		if (strcmp(reading->structures[i].name.text, name) == 0)
 			return &reading->structures[i];
 	}
 	return NULL;
@@ -41,11 +41,11 @@ static struct stall_structure *find(const struct reading *reading, const char *n
 
 // Most units of a server have the same definitions. A structure's own name comes before a typedef:
 // C code of MariaDB knows THD as a stand-in, struct opaque_THD.
-static struct stall_error *add(struct reading *reading, const char *name, bool is_typedef,
-			       const struct stall_dwarf_unit *unit,
+static struct stall_error *add(struct reading *reading, const struct stall_layout_key *name,
+			       bool is_typedef, const struct stall_dwarf_unit *unit,
 			       const struct stall_dwarf_die *die)
 {
-	struct stall_structure *known = find(reading, name);
+	struct stall_structure *known = find(reading, name->text);
 
 	if (known && (known->is_typedef == is_typedef ? known->is_ambiguous : is_typedef))
 		return NULL;
@@ -62,8 +62,7 @@ static struct stall_error *add(struct reading *reading, const char *name, bool i
 		stall_structure_deinit(known);
 	else
 		known = &reading->structures[reading->count++];
-	*known = (struct stall_structure){.shape = shape, .is_typedef = is_typedef};
-	strcpy(known->name, name);
+	*known = (struct stall_structure){.name = *name, .shape = shape, .is_typedef = is_typedef};
 	if (!stall_structure_flatten(unit, die, &reading->steps, known))
 		return &stall_enomem;
 	reading->layouts->is_incomplete |= known->is_cut;
@@ -71,21 +70,18 @@ static struct stall_error *add(struct reading *reading, const char *name, bool i
 }
 
 // `scope`: the namespaces around it.
-static struct stall_error *consider(struct reading *reading, const char *scope,
+static struct stall_error *consider(struct reading *reading, const struct stall_layout_key *scope,
 				    const struct stall_dwarf_unit *unit,
 				    const struct stall_dwarf_die *die)
 {
 	const struct stall_dwarf_unit *target_unit = unit;
 	struct stall_dwarf_die target = *die;
-	char name[STALL_LAYOUT_MAX_KEY + 1];
-	size_t length = strlen(scope);
+	struct stall_layout_key name = *scope;
 
 	// Another namespace than the one around it would be part of its name.
 	if (!die->name || die->is_declaration || die->is_of_scope)
 		return NULL;
-	memcpy(name, scope, length);
-	if (!stall_structure_name(die->name, name + length, sizeof(name) - length) ||
-	    !stall_layout_is_wanted(name))
+	if (!stall_layout_key_add(&name, "::", die->name) || !stall_layout_is_wanted(name.text))
 		return NULL;
 	bool is_typedef = die->tag == DW_TAG_typedef;
 	if (is_typedef &&
@@ -94,32 +90,29 @@ static struct stall_error *consider(struct reading *reading, const char *scope,
 	// "typedef struct NAME NAME" is no other name.
 	if (is_typedef && target.name && strcmp(target.name, die->name) == 0)
 		return NULL;
-	return target.has_byte_size ? add(reading, name, is_typedef, target_unit, &target) : NULL;
+	return target.has_byte_size ? add(reading, &name, is_typedef, target_unit, &target) : NULL;
 }
 
-static struct stall_error *scan(struct reading *reading, const char *scope,
+static struct stall_error *scan(struct reading *reading, const struct stall_layout_key *scope,
 				const struct stall_dwarf_unit *unit,
 				const struct stall_dwarf_die *parent, int levels);
 
-static struct stall_error *scan_namespace(struct reading *reading, const char *scope,
+static struct stall_error *scan_namespace(struct reading *reading,
+					  const struct stall_layout_key *scope,
 					  const struct stall_dwarf_unit *unit,
 					  const struct stall_dwarf_die *die, int levels)
 {
-	char inner[STALL_LAYOUT_MAX_KEY + 1];
-	size_t length = strlen(scope);
+	struct stall_layout_key inner = *scope;
 
 	// What has no name is of one source file alone.
-	if (!die->name || levels == MAX_NAMESPACES)
+	if (!die->name || levels == MAX_NAMESPACES ||
+	    !stall_layout_key_add(&inner, "::", die->name))
 		return NULL;
-	memcpy(inner, scope, length);
-	if (!stall_structure_name(die->name, inner + length, sizeof(inner) - length - 2))
-		return NULL;
-	strcat(inner, "::");
-	return scan(reading, inner, unit, die, levels + 1);
+	return scan(reading, &inner, unit, die, levels + 1);
 }
 
 // The members of a unit or of a namespace.
-static struct stall_error *scan(struct reading *reading, const char *scope,
+static struct stall_error *scan(struct reading *reading, const struct stall_layout_key *scope,
 				const struct stall_dwarf_unit *unit,
 				const struct stall_dwarf_die *parent, int levels)
 {
@@ -152,6 +145,7 @@ static struct stall_error *scan(struct reading *reading, const char *scope,
 
 static struct stall_error *scan_units(struct reading *reading, struct stall_dwarf *dwarf)
 {
+	const struct stall_layout_key outermost = {};
 	struct stall_error *err = NULL;
 	struct stall_dwarf_die die = {};
 
@@ -165,7 +159,7 @@ static struct stall_error *scan_units(struct reading *reading, struct stall_dwar
 		const struct stall_dwarf_unit *unit = &dwarf->units[i];
 
 		if (stall_dwarf_die_read(unit, unit->first, &die))
-			err = scan(reading, "", unit, &die, 0);
+			err = scan(reading, &outermost, unit, &die, 0);
 	}
 	return err;
 }
@@ -174,13 +168,13 @@ static int compare_structures(const void *a, const void *b)
 {
 	const struct stall_structure *x = a, *y = b;
 
-	return strcmp(x->name, y->name);
+	return strcmp(x->name.text, y->name.text);
 }
 
 static void write_structure(FILE *file, const struct stall_structure *structure,
 			    struct stall_layouts *layouts)
 {
-	fprintf(file, "%s#size=%" PRIu64 "\n", structure->name, structure->size);
+	fprintf(file, "%s#size=%" PRIu64 "\n", structure->name.text, structure->size);
 	for (size_t i = 0; i < structure->count; i++)
 		fprintf(file, "%s=%" PRIu64 "\n", structure->members[i].key,
 			structure->members[i].offset);

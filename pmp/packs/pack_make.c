@@ -5,38 +5,28 @@
 #include <fcntl.h>
 #include <libgen.h>
 #include <limits.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
-#include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "base/cleanup.h"
 #include "packs/dwarf_alt.h"
 #include "packs/layouts.h"
 #include "packs/pack_writer.h"
+#include "proc/path_open.h"
+#include "sandbox/untrusted.h"
 #include "unwind/debug_file.h"
-#include "unwind/sandbox.h"
 #include "unwind/symbols.h"
 
 #define MEMORY_LIMIT ((size_t)12 << 30) // all sections of the largest server, unpacked: 2 GB
 #define MAX_SECONDS 600			// of a processor; MariaDB 11.4 takes 10
-#define MAX_MESSAGE 1024
-
-// What the child sends behind the pack.
-struct verdict {
-	bool failed;
-	enum stall_error_code code;
-	char message[MAX_MESSAGE];
-	struct stall_pack_summary summary;
-};
+#define DEADLINE_MS 1800000
 
 struct making {
 	const char *path;
-	struct stall_debug_dirs dirs;
+	int fd; // of it
+	char real[PATH_MAX];
+	struct stall_search_dirs dirs;
 	struct stall_elf *elf, *debug; // debug NULL: none is needed, or there is none
 	char *debug_path;
 	struct stall_symbols *symbols;
@@ -50,7 +40,7 @@ static void making_deinit(struct making *making)
 	stall_elf_destroy(making->debug);
 	stall_elf_destroy(making->elf);
 	stall_layouts_deinit(&making->layouts);
-	stall_debug_dirs_deinit(&making->dirs);
+	stall_search_dirs_deinit(&making->dirs);
 	free(making->debug_path);
 }
 
@@ -67,14 +57,7 @@ static const struct stall_elf *debug_of(const struct making *making)
 
 static struct stall_error *open_files(struct making *making)
 {
-	char real[PATH_MAX];
-	int fd = stall_open_file_at(AT_FDCWD, making->path);
-
-	if (fd < 0 && errno == EINVAL)
-		return stall_error_create(STALL_ERROR_FORMAT, "not a regular file");
-	if (fd < 0)
-		return stall_error_os(errno, "cannot read it");
-	struct stall_error *err = stall_elf_open(fd, &making->elf);
+	struct stall_error *err = stall_elf_open(making->fd, &making->elf);
 	if (err)
 		return err;
 	if (!stall_elf_identity(making->elf, making->summary.identity))
@@ -82,8 +65,7 @@ static struct stall_error *open_files(struct making *making)
 					  "it has no build-id, and none of the program's code to "
 					  "know it by: give the program itself, not stripped");
 	if (!has_symtab(making->elf) || !stall_elf_section(making->elf, ".debug_info")) {
-		err = stall_debug_file_open(&making->dirs, making->elf,
-					    realpath(making->path, real) ? real : NULL,
+		err = stall_debug_file_open(&making->dirs, making->elf, making->real,
 					    &making->debug, &making->debug_path);
 	}
 	if (making->debug_path)
@@ -118,7 +100,7 @@ static void explain_layouts(struct making *making, bool lacks_alt)
 static struct stall_error *read_layouts(struct making *making)
 {
 	const struct stall_elf *elf = debug_of(making);
-	const char *path = making->debug ? making->debug_path : making->path;
+	const char *path = making->debug ? making->debug_path : making->real;
 	_cleanup_(stall_dwarf_destroyp) struct stall_dwarf *dwarf = NULL;
 	_cleanup_(stall_dwarf_destroyp) struct stall_dwarf *alt = NULL;
 	bool lacks_alt = false;
@@ -197,142 +179,78 @@ static struct stall_error *write_pack(struct making *making, struct stall_output
 	return err;
 }
 
-static struct stall_error *make(struct making *making, const char *debug_dir, int out)
+// In the sandbox.
+static struct stall_error *make(void *arg, struct stall_output *output, void *ret_answer)
 {
-	const struct stall_sandbox_options sandbox = {
-		.keep_uid = true,
-		.die_with_parent = true,
-		.memory_limit = MEMORY_LIMIT,
-	};
-	const struct rlimit seconds = {MAX_SECONDS, MAX_SECONDS};
-	_cleanup_(stall_output_destroyp) struct stall_output *output = NULL;
+	struct making *making = arg;
+	struct stall_error *err = open_files(making);
 
-	setrlimit(RLIMIT_CPU, &seconds);
-	struct stall_error *err = stall_output_create_fd(out, &output);
-	if (!err)
-		err = stall_debug_dirs_init(&making->dirs, &debug_dir, debug_dir ? 1 : 0);
-	if (!err)
-		err = stall_sandbox_enter(&sandbox);
-	if (!err)
-		err = open_files(making);
 	if (!err)
 		err = stall_symbols_create(making->elf, making->debug, NULL, &making->symbols);
-	if (err)
-		return err;
-	if (!stall_symbols_count(making->symbols))
-		return stall_error_create(STALL_ERROR_FORMAT,
-					  "it has no symbols, and no debug file of it was found: "
-					  "give the debug file");
-	err = read_layouts(making);
-	return err ? err : write_pack(making, output);
+	if (!err && !stall_symbols_count(making->symbols))
+		err = stall_error_create(STALL_ERROR_FORMAT,
+					 "it has no symbols, and no debug file of it was found: "
+					 "give the debug file");
+	if (!err)
+		err = read_layouts(making);
+	if (!err)
+		err = write_pack(making, output);
+	memcpy(ret_answer, &making->summary, sizeof(making->summary));
+	return err;
 }
 
-static _Noreturn void child(const char *path, const char *debug_dir, int out, int verdicts,
-			    pid_t parent)
+static struct stall_error *open_program(struct making *making)
 {
-	_cleanup_(making_deinit) struct making making = {.path = path};
-	struct verdict verdict = {};
+	const struct stall_path path = {.folder = AT_FDCWD, .name = making->path};
+	struct stall_error *err = stall_path_open(&path, STALL_PATH_READ, &making->fd, NULL);
 
-	struct stall_error *err = getppid() == parent ? make(&making, debug_dir, out) : NULL;
-	if (err) {
-		verdict.failed = true;
-		verdict.code = err->code;
-		strncpy(verdict.message, err->message, sizeof(verdict.message) - 1);
+	if (err && err->errnum == EINVAL) {
+		stall_error_destroy(err);
+		return stall_error_create(STALL_ERROR_FORMAT, "not a regular file");
 	}
-	verdict.summary = making.summary;
-	// Longer than what a pipe takes at once, and it has room: the parent reads.
-	const char *bytes = (const char *)&verdict;
-	for (size_t done = 0; done < sizeof(verdict);) {
-		ssize_t n = write(verdicts, bytes + done, sizeof(verdict) - done);
-
-		if (n < 0 && errno != EINTR)
-			_exit(1);
-		done += n > 0 ? (size_t)n : 0;
-	}
-	_exit(0);
-}
-
-// Reads to the end, at most `limit` bytes.
-static struct stall_error *relay(int from, struct stall_output *output, uint64_t limit)
-{
-	char bytes[65536];
-
-	for (uint64_t total = 0;;) {
-		ssize_t got = read(from, bytes, sizeof(bytes));
-
-		if (got < 0 && errno == EINTR)
-			continue;
-		if (got < 0)
-			return stall_error_os(errno, "cannot read from the child that makes it");
-		if (got == 0)
-			return NULL;
-		total += (uint64_t)got;
-		if (total > limit)
-			return stall_error_create(STALL_ERROR_LIMIT, "its pack is too large");
-		struct stall_error *err = stall_output_write(output, bytes, (size_t)got);
-		if (err)
-			return err;
-	}
+	return err ? err : stall_path_real(&path, 0, making->real, sizeof(making->real));
 }
 
 // The child may have been taken over: nothing of it is used without a check.
-static struct stall_error *read_verdict(int verdicts, const char *path,
-					struct stall_pack_summary *ret)
+static struct stall_error *check_summary(struct stall_pack_summary *summary)
 {
-	struct verdict verdict;
-	size_t done = 0;
-
-	while (done < sizeof(verdict)) {
-		ssize_t n = read(verdicts, (char *)&verdict + done, sizeof(verdict) - done);
-
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n <= 0)
-			return stall_error_create(STALL_ERROR_OTHER,
-						  "%s: the child that read it died; the file may "
-						  "be hostile, or memory is missing",
-						  path);
-		done += (size_t)n;
-	}
-	verdict.message[sizeof(verdict.message) - 1] = '\0';
-	if (verdict.failed)
-		return stall_error_create(verdict.code, "%s: %s", path, verdict.message);
-	struct stall_pack_summary *summary = &verdict.summary;
 	summary->identity[sizeof(summary->identity) - 1] = '\0';
 	summary->debug_file[sizeof(summary->debug_file) - 1] = '\0';
 	summary->layouts_missing[sizeof(summary->layouts_missing) - 1] = '\0';
-	if (!stall_identity_is_valid(summary->identity))
-		return stall_error_create(STALL_ERROR_OTHER, "%s: its identity is unreadable",
-					  path);
-	*ret = *summary;
-	return NULL;
+	return stall_identity_is_valid(summary->identity)
+		       ? NULL
+		       : stall_error_create(STALL_ERROR_OTHER, "its identity is unreadable");
 }
 
 struct stall_error *stall_pack_make(const char *path, const char *debug_dir,
 				    struct stall_output *output, struct stall_pack_summary *ret)
 {
-	int packs[2], verdicts[2];
+	_cleanup_(making_deinit) struct making making = {.path = path, .fd = -1};
+	const struct stall_untrusted work = {
+		.path = path,
+		.what = "program",
+		.run = make,
+		.arg = &making,
+		.answer_size = sizeof(*ret),
+		.memory_limit = MEMORY_LIMIT,
+		.cpu_seconds = MAX_SECONDS,
+		.deadline_ms = DEADLINE_MS,
+		.max_bytes = STALL_PACK_MAX_FILE,
+	};
+	unsigned int missing;
 
-	if (pipe2(packs, O_CLOEXEC) < 0)
-		return stall_error_os(errno, "pipe");
-	_cleanup_close_ int pack_in = packs[0], pack_out = packs[1];
-	if (pipe2(verdicts, O_CLOEXEC) < 0)
-		return stall_error_os(errno, "pipe");
-	_cleanup_close_ int verdict_in = verdicts[0], verdict_out = verdicts[1];
-	pid_t parent = getpid(), pid = fork();
-	if (pid < 0)
-		return stall_error_os(errno, "fork");
-	if (pid == 0)
-		child(path, debug_dir, pack_out, verdict_out, parent);
-	close(pack_out);
-	close(verdict_out);
-	pack_out = verdict_out = -1;
-	// The child closes its end of the pack only when it ends: the verdict is in the pipe then.
-	struct stall_error *err = relay(pack_in, output, STALL_PACK_MAX_FILE);
-	if (err)
-		kill(pid, SIGKILL);
-	else
-		err = read_verdict(verdict_in, path, ret);
-	waitpid(pid, NULL, 0);
-	return err;
+	_Static_assert(sizeof(*ret) <= STALL_UNTRUSTED_ANSWER, "an answer of a child");
+	struct stall_error *err = open_program(&making);
+	if (!err)
+		err = stall_search_dirs_init(&making.dirs, &debug_dir, debug_dir ? 1 : 0,
+					     STALL_DEBUG_DIR);
+	if (!err)
+		err = stall_untrusted_run(&work, output, ret, &missing);
+	if (!err)
+		err = check_summary(ret);
+	if (!err || strncmp(err->message, path, strlen(path)) == 0)
+		return err;
+	struct stall_error *named = stall_error_create(err->code, "%s: %s", path, err->message);
+	stall_error_destroy(err);
+	return named;
 }

@@ -6,6 +6,7 @@
 #include <zlib.h>
 #include <zstd.h>
 
+#include "base/array.h"
 #include "base/cleanup.h"
 
 // A pack is made once and copied to many hosts.
@@ -29,16 +30,9 @@ struct stall_pack_writer {
 
 static struct stall_error *reserve(struct buffer *buffer, size_t more)
 {
-	if (more <= buffer->capacity - buffer->size)
-		return NULL;
-	size_t capacity = (buffer->size + more) * 2;
-	uint8_t *grown = realloc(buffer->data, capacity);
-
-	if (!grown)
-		return &stall_enomem;
-	buffer->data = grown;
-	buffer->capacity = capacity;
-	return NULL;
+	return stall_array_reserve(&buffer->data, buffer->size, more, &buffer->capacity)
+		       ? NULL
+		       : &stall_enomem;
 }
 
 static struct stall_error *append(struct buffer *buffer, const void *data, size_t size)

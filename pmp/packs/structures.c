@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "packs/dwarf_numbers.h"
 #include "unwind/bytes.h"
 
@@ -24,19 +25,31 @@ void stall_structure_deinit(struct stall_structure *structure)
 	structure->count = 0;
 }
 
-bool stall_structure_name(const char *name, char *ret, size_t size)
+// Without blanks.
+static bool append(struct stall_layout_key *key, const char *text)
 {
-	size_t length = 0;
-
-	for (; *name; name++) {
-		if (*name == ' ')
+	for (; *text; text++) {
+		if (*text == ' ')
 			continue;
-		if (*name < ' ' || *name == 0x7f || *name == '=' || length + 1 >= size)
+		if (*text < ' ' || *text == 0x7f || *text == '=' ||
+		    key->length == STALL_LAYOUT_MAX_KEY)
 			return false;
-		ret[length++] = *name;
+		key->text[key->length++] = *text;
 	}
-	ret[length] = '\0';
-	return length > 0;
+	return true;
+}
+
+bool stall_layout_key_add(struct stall_layout_key *key, const char *separator, const char *name)
+{
+	size_t before = key->length;
+	bool is_added = !before || append(key, separator);
+	size_t start = key->length;
+
+	is_added = is_added && append(key, name) && key->length > start;
+	if (!is_added)
+		key->length = before;
+	key->text[key->length] = '\0';
+	return is_added;
 }
 
 bool stall_structure_is_class(const struct stall_dwarf_die *die)
@@ -136,7 +149,7 @@ uint64_t stall_structure_shape(const struct stall_dwarf_unit *unit,
 struct walk {
 	struct stall_structure *structure;
 	uint64_t *steps;
-	char key[STALL_LAYOUT_MAX_KEY + 1];
+	struct stall_layout_key key;
 	bool no_memory;
 };
 
@@ -155,19 +168,10 @@ static void add_member(struct walk *walk, const struct place *place)
 		structure->is_cut = true;
 		return;
 	}
-	if (structure->count == structure->capacity) {
-		size_t capacity = structure->capacity ? structure->capacity * 2 : 64;
-		struct stall_member *grown =
-			reallocarray(structure->members, capacity, sizeof(*grown));
-
-		if (!grown) {
-			walk->no_memory = true;
-			return;
-		}
-		structure->members = grown;
-		structure->capacity = capacity;
-	}
-	char *key = strndup(walk->key, place->key_length);
+	char *key =
+		stall_array_reserve(&structure->members, structure->count, 1, &structure->capacity)
+			? strndup(walk->key.text, place->key_length)
+			: NULL;
 	if (!key) {
 		walk->no_memory = true;
 		return;
@@ -207,13 +211,10 @@ static void walk_member(struct walk *walk, const struct stall_dwarf_die *die,
 	if (die->tag == DW_TAG_inheritance) {
 		inside.bases++;
 	} else if (die->name) {
-		size_t room = sizeof(walk->key) - place->key_length - 1;
-
-		walk->key[place->key_length] = '.';
-		if (room < 2 ||
-		    !stall_structure_name(die->name, walk->key + place->key_length + 1, room))
+		walk->key.length = place->key_length;
+		if (!stall_layout_key_add(&walk->key, ".", die->name))
 			return;
-		inside.key_length += 1 + strlen(walk->key + place->key_length + 1);
+		inside.key_length = walk->key.length;
 		inside.depth++;
 		add_member(walk, &inside);
 	}
@@ -299,10 +300,13 @@ bool stall_structure_flatten(const struct stall_dwarf_unit *unit, const struct s
 			     uint64_t *steps, struct stall_structure *structure)
 {
 	uint64_t own_steps = *steps < MAX_STEPS ? *steps : MAX_STEPS, all = own_steps;
-	struct walk walk = {.structure = structure, .steps = &own_steps};
-	const struct place place = {.key_length = strlen(structure->name)};
+	struct walk walk = {
+		.structure = structure,
+		.steps = &own_steps,
+		.key = structure->name,
+	};
+	const struct place place = {.key_length = walk.key.length};
 
-	strcpy(walk.key, structure->name);
 	structure->size = die->byte_size;
 	walk_members(&walk, unit, die, &place);
 	*steps -= all - own_steps;

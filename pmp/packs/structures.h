@@ -7,6 +7,16 @@
 
 #define STALL_LAYOUT_MAX_KEY 95 // a longer one is left out
 
+// A name of a layout, without blanks: "ns::Class.member.inner".
+struct stall_layout_key {
+	size_t length;
+	char text[STALL_LAYOUT_MAX_KEY + 1];
+};
+
+// Adds a name, after the separator where it is not the first. False, and the key is as before: it
+// would be too long, or the name has no characters, or some that no key can have.
+bool stall_layout_key_add(struct stall_layout_key *key, const char *separator, const char *name);
+
 struct stall_member {
 	char *key;
 	uint64_t offset;
@@ -15,7 +25,7 @@ struct stall_member {
 };
 
 struct stall_structure {
-	char name[STALL_LAYOUT_MAX_KEY + 1];
+	struct stall_layout_key name;
 	uint64_t size, shape;	      // shape: a hash of its own members
 	struct stall_member *members; // by their keys
 	size_t count, capacity;
@@ -38,8 +48,5 @@ uint64_t stall_structure_shape(const struct stall_dwarf_unit *unit,
 // of memory.
 bool stall_structure_flatten(const struct stall_dwarf_unit *unit, const struct stall_dwarf_die *die,
 			     uint64_t *steps, struct stall_structure *structure);
-
-// Copies the name without blanks. False: it is too long, or has characters that no key can have.
-bool stall_structure_name(const char *name, char *ret, size_t size);
 
 #endif

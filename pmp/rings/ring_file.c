@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -16,6 +17,8 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "inproc/ring.h"
+#include "proc/path_open.h"
+#include "proc/path_status.h"
 
 #define MAX_RINGS 4096 // as many as there can be --pid
 
@@ -45,8 +48,8 @@ static struct guarded *find(uintptr_t address)
 static bool replace(const struct guarded *map, uintptr_t address)
 {
 	uintptr_t page = address & ~(uintptr_t)(STALL_RING_PAGE - 1);
-	struct stat st;
-	bool cut = fstat(map->fd, &st) < 0 || (uint64_t)st.st_size < map->end - map->start;
+	struct stall_path_status status;
+	bool cut = !stall_fd_status(map->fd, &status) || status.size < map->end - map->start;
 	size_t size = cut ? map->end - page : STALL_RING_PAGE;
 
 	return mmap((void *)page, size, PROT_READ | PROT_WRITE,
@@ -184,15 +187,17 @@ static bool is_stride(uint32_t stride, size_t least)
 
 static const char *find_fault(const struct stall_ring_header *header, uint64_t size)
 {
-	struct layout layout = {.end = sizeof(*header), .file_size = size};
+	size_t header_size = header->version == 1 ? STALL_RING_HEADER_1 : sizeof(*header);
+	struct layout layout = {.end = header_size, .file_size = size};
 
-	if (header->header_size != sizeof(*header))
+	if (header->header_size != header_size)
 		return "its header has another size";
 	if (header->file_size != size)
 		return header->file_size > size ? "it was cut" : "it is longer than it says";
 	if (!header->slot_count || header->slot_count > STALL_RING_MAX_SLOTS ||
 	    header->stat_count > STALL_RING_MAX_STATS || !is_power_of_two(header->stat_count) ||
-	    header->cell_count > STALL_RING_MAX_CELLS || !is_power_of_two(header->cell_count))
+	    header->cell_count > STALL_RING_MAX_CELLS || !is_power_of_two(header->cell_count) ||
+	    header->kinds > STALL_RING_MAX_KINDS || header->causes > STALL_RING_MAX_CAUSES)
 		return "it has an impossible number of slots, stats or records";
 	if (!is_stride(header->stack_stride, sizeof(struct stall_ring_stack)) ||
 	    !is_stride(header->cell_stride, sizeof(struct stall_ring_cell)) ||
@@ -200,7 +205,7 @@ static const char *find_fault(const struct stall_ring_header *header, uint64_t s
 		return "it has stacks, records or maps of an impossible size";
 	place(&layout, header->slots_offset, header->slot_count, sizeof(struct stall_wait_slot));
 	place(&layout, header->stacks_offset, header->slot_count, header->stack_stride);
-	place(&layout, header->stats_offset, header->stat_count + STALL_WAIT_KINDS,
+	place(&layout, header->stats_offset, header->stat_count + header->kinds,
 	      sizeof(struct stall_wait_stat));
 	place(&layout, header->names_offset, header->stat_count, sizeof(struct stall_ring_name));
 	place(&layout, header->records_offset, header->cell_count, header->cell_stride);
@@ -216,28 +221,30 @@ static const char *find_fault(const struct stall_ring_header *header, uint64_t s
 
 #define END_STRING(text) ((text)[sizeof(text) - 1] = '\0')
 
-static struct stall_error *read_header(struct stall_ring *ring, const struct stat *st)
+static struct stall_error *read_header(struct stall_ring *ring, uint64_t size)
 {
 	struct stall_ring_header *header = &ring->header;
 
-	if (!S_ISREG(st->st_mode))
-		return stall_error_create(STALL_ERROR_FORMAT, "%s: not a regular file", ring->path);
+	// One of version 1 is shorter, but the file is not.
 	if (pread(ring->fd, header, sizeof(*header), 0) != sizeof(*header) ||
 	    memcmp(header->magic, STALL_RING_MAGIC, sizeof(header->magic)))
 		return stall_error_create(STALL_ERROR_FORMAT, "%s: not a ring of libstallscope.so",
 					  ring->path);
-	if (header->version != STALL_RING_VERSION)
+	if (header->version < 1 || header->version > STALL_RING_VERSION)
 		return stall_error_create(
 			STALL_ERROR_UNSUPPORTED,
 			"%s: a ring of version %u; take the stallscope that libstallscope.so came "
-			"with, this one reads version %u",
+			"with, this one reads versions up to %u",
 			ring->path, header->version, STALL_RING_VERSION);
-	if (st->st_size <= 0 || (uint64_t)st->st_size > STALL_RING_MAX_FILE)
+	if (size > STALL_RING_MAX_FILE)
 		return stall_error_create(STALL_ERROR_LIMIT,
-					  "%s: a ring of %lld bytes, the limit "
-					  "is %llu",
-					  ring->path, (long long)st->st_size, STALL_RING_MAX_FILE);
-	const char *fault = find_fault(header, (uint64_t)st->st_size);
+					  "%s: a ring of %" PRIu64 " bytes, the limit is %llu",
+					  ring->path, size, STALL_RING_MAX_FILE);
+	if (header->version == 1) {
+		header->kinds = STALL_RING_KINDS_1;
+		header->causes = STALL_RING_CAUSES_1;
+	}
+	const char *fault = find_fault(header, size);
 	if (fault)
 		return stall_error_create(STALL_ERROR_FORMAT, "%s: no ring to be read: %s",
 					  ring->path, fault);
@@ -252,7 +259,7 @@ static struct stall_error *read_header(struct stall_ring *ring, const struct sta
 static struct stall_error *create(int fd, const char *path, bool writable, struct stall_ring **ret)
 {
 	_cleanup_(stall_ring_closep) struct stall_ring *ring = calloc(1, sizeof(*ring));
-	struct stat st;
+	struct stall_path_status status;
 	void *base = NULL;
 
 	if (!ring) {
@@ -264,10 +271,10 @@ static struct stall_error *create(int fd, const char *path, bool writable, struc
 	ring->path = strdup(path);
 	if (!ring->path)
 		return &stall_enomem;
-	if (fstat(fd, &st) < 0)
+	if (!stall_fd_status(fd, &status))
 		return stall_error_os(errno, "%s", path);
-	ring->owner = st.st_uid;
-	struct stall_error *err = read_header(ring, &st);
+	ring->owner = status.uid;
+	struct stall_error *err = read_header(ring, status.size);
 	if (!err)
 		err = map_file(fd, ring->header.file_size, writable, &base);
 	if (err)
@@ -277,49 +284,66 @@ static struct stall_error *create(int fd, const char *path, bool writable, struc
 	return NULL;
 }
 
+// Root that gave up CAP_DAC_OVERRIDE (privileges.c) opens the ring of another user for writing as
+// that user. The descriptor, or -1.
+static int reopen_writable(int fd, uid_t owner)
+{
+	uid_t self = geteuid();
+	char path[32];
+
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	if (self == 0 && owner != self)
+		setfsuid(owner);
+	// Its owner may hold a lease, which would keep us waiting (fcntl(2), F_SETLEASE).
+	int writable = open(path, O_RDWR | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+	setfsuid(self);
+	return writable;
+}
+
 struct stall_error *stall_ring_open_fd(int fd, const char *path, struct stall_ring **ret)
 {
 	return create(fd, path, false, ret);
 }
 
-// Root that gave up CAP_DAC_OVERRIDE (privileges.c) opens the ring of another user for writing as
-// that user. The descriptor, or -1.
-static int reopen_as_owner(int fd)
+struct stall_error *stall_ring_open_at(int folder, const char *name, const char *path,
+				       bool writable, struct stall_ring **ret)
 {
-	uid_t self = geteuid();
-	char path[32];
-	struct stat st;
+	const struct stall_path where = {.folder = folder, .name = name};
+	struct stall_path_status status;
+	int fd;
+	struct stall_error *err =
+		stall_path_open(&where, STALL_PATH_READ | STALL_PATH_NOFOLLOW, &fd, &status);
 
-	if (self != 0 || fstat(fd, &st) < 0 || st.st_uid == self || !S_ISREG(st.st_mode))
-		return -1;
-	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
-	setfsuid(st.st_uid);
-	int writable = open(path, O_RDWR | O_CLOEXEC | O_NOCTTY);
-	setfsuid(self);
-	return writable;
+	if (err && (err->errnum == EACCES || err->errnum == EPERM)) {
+		int errnum = err->errnum;
+
+		stall_error_destroy(err);
+		return stall_error_os(errnum,
+				      "%s: cannot open the ring (be the user that the server ran "
+				      "as when it made it, or root)",
+				      path);
+	}
+	if (err)
+		return err;
+	// What is mapped is read at any time, also while nobody can be asked.
+	if (!stall_path_is_local(&status)) {
+		close(fd);
+		return stall_error_create(
+			STALL_ERROR_UNSUPPORTED,
+			"%s: a ring on a file system of a network or of a program is not read: it "
+			"may not answer",
+			path);
+	}
+	int own = writable ? reopen_writable(fd, status.uid) : -1;
+	if (own < 0)
+		return create(fd, path, false, ret);
+	close(fd);
+	return create(own, path, true, ret);
 }
 
 struct stall_error *stall_ring_open(const char *path, bool writable, struct stall_ring **ret)
 {
-	// Does not wait for a FIFO and does not follow a link.
-	const int flags = O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW | O_NOCTTY;
-	int fd = writable ? open(path, O_RDWR | flags) : -1;
-
-	if (fd >= 0)
-		return create(fd, path, true, ret);
-	fd = open(path, O_RDONLY | flags);
-	if (fd < 0 && (errno == EACCES || errno == EPERM))
-		return stall_error_os(errno,
-				      "%s: cannot open the ring (be the user that the server ran "
-				      "as when it made it, or root)",
-				      path);
-	if (fd < 0)
-		return stall_error_os(errno, "%s: cannot open the ring", path);
-	int as_owner = writable ? reopen_as_owner(fd) : -1;
-	if (as_owner < 0)
-		return create(fd, path, false, ret);
-	close(fd);
-	return create(as_owner, path, true, ret);
+	return stall_ring_open_at(AT_FDCWD, path, path, writable, ret);
 }
 
 bool stall_ring_is_writable(const struct stall_ring *ring)
@@ -329,15 +353,20 @@ bool stall_ring_is_writable(const struct stall_ring *ring)
 
 bool stall_ring_was_cut(const struct stall_ring *ring)
 {
-	struct stat st;
+	struct stall_path_status status;
 
-	return map_was_cut(ring->base) || fstat(ring->fd, &st) < 0 ||
-	       (uint64_t)st.st_size < ring->header.file_size;
+	return map_was_cut(ring->base) || !stall_fd_status(ring->fd, &status) ||
+	       status.size < ring->header.file_size;
 }
 
 const char *stall_ring_path(const struct stall_ring *ring)
 {
 	return ring->path;
+}
+
+int stall_ring_fd(const struct stall_ring *ring)
+{
+	return ring->fd;
 }
 
 uid_t stall_ring_owner(const struct stall_ring *ring)
@@ -353,6 +382,44 @@ const struct stall_ring_header *stall_ring_header(const struct stall_ring *ring)
 volatile struct stall_ring_header *stall_ring_live(const struct stall_ring *ring)
 {
 	return (volatile struct stall_ring_header *)ring->base;
+}
+
+uint32_t stall_ring_kinds(const struct stall_ring *ring)
+{
+	return ring->header.kinds < STALL_WAIT_KINDS ? ring->header.kinds : STALL_WAIT_KINDS;
+}
+
+static volatile __u64 *threshold_at(const struct stall_ring *ring, uint32_t kind)
+{
+	volatile struct stall_ring_header *live = stall_ring_live(ring);
+
+	if (kind >= ring->header.kinds)
+		return NULL;
+	return ring->header.version == 1 ? &live->threshold_ns_1[kind] : &live->threshold_ns[kind];
+}
+
+uint64_t stall_ring_threshold(const struct stall_ring *ring, uint32_t kind)
+{
+	const volatile __u64 *word = threshold_at(ring, kind);
+
+	return word ? *word : UINT64_MAX;
+}
+
+void stall_ring_set_threshold(const struct stall_ring *ring, uint32_t kind, uint64_t ns)
+{
+	volatile __u64 *word = threshold_at(ring, kind);
+
+	if (word)
+		*word = ns;
+}
+
+uint64_t stall_ring_lost(const struct stall_ring *ring, uint32_t cause)
+{
+	const volatile struct stall_ring_header *live = stall_ring_live(ring);
+
+	if (cause >= ring->header.causes)
+		return 0;
+	return ring->header.version == 1 ? live->lost_1[cause] : live->lost[cause];
 }
 
 uint64_t stall_ring_next_data(const struct stall_ring *ring, uint64_t offset)

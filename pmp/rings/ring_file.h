@@ -21,6 +21,9 @@ struct stall_ring;
 // `writable`: to set thresholds, the switch, roles and retirement of stats. A file that cannot be
 // written is opened for reading, and stall_ring_is_writable() returns false.
 struct stall_error *stall_ring_open(const char *path, bool writable, struct stall_ring **ret);
+// By a name in a folder that is open; `path` is for messages.
+struct stall_error *stall_ring_open_at(int folder, const char *name, const char *path,
+				       bool writable, struct stall_ring **ret);
 // Opens the ring of an open file, for reading only. `path` is for messages. Takes the descriptor
 // over, also where it fails.
 struct stall_error *stall_ring_open_fd(int fd, const char *path, struct stall_ring **ret);
@@ -34,11 +37,19 @@ bool stall_ring_is_writable(const struct stall_ring *ring);
 // The file was cut, or a page of it cannot be read: zeros were read.
 bool stall_ring_was_cut(const struct stall_ring *ring);
 const char *stall_ring_path(const struct stall_ring *ring);
+int stall_ring_fd(const struct stall_ring *ring);      // the ring's own
 uid_t stall_ring_owner(const struct stall_ring *ring); // of the file, when it was opened
 // A copy of the header's constant part, checked; strings end.
 const struct stall_ring_header *stall_ring_header(const struct stall_ring *ring);
-// The header as it is now: `enabled`, thresholds, `lost`, `head`, `state`.
+// The header as it is now: `enabled`, `head`, `state`. Thresholds and losses: below.
 volatile struct stall_ring_header *stall_ring_live(const struct stall_ring *ring);
+
+// The library may be older or newer than this program. What it does not know: a threshold that no wait
+// passes and that cannot be set, and no losses.
+uint32_t stall_ring_kinds(const struct stall_ring *ring); // that both know
+uint64_t stall_ring_threshold(const struct stall_ring *ring, uint32_t kind);
+void stall_ring_set_threshold(const struct stall_ring *ring, uint32_t kind, uint64_t ns);
+uint64_t stall_ring_lost(const struct stall_ring *ring, uint32_t cause);
 
 // The start of the next page, at `offset` or behind, that has been written to: the file has holes,
 // and reading one through the mapping would fill it. UINT64_MAX: there is none.

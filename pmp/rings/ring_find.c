@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rings/ring_find.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -13,13 +12,17 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
-#include "snapshot/module_file.h"
+#include "base/trust.h"
+#include "proc/path_open.h"
+#include "proc/proc_file.h"
+#include "proc/read_child.h"
+#include "proc/target.h"
 #include "snapshot/proc_thread.h"
-#include "snapshot/read_child.h"
 
 #define MAX_FOLDERS 8
 #define MAX_ENTRIES 65536 // of a folder that are checked
 #define MAX_CANDIDATES 256
+#define PIECE ((size_t)64 << 10)
 #define MAX_ENVIRONMENT (256 << 10)
 
 // The identity of a process, from files that every user may read.
@@ -36,34 +39,19 @@ static void identity_deinit(struct identity *identity)
 	stall_target_deinit(&identity->target);
 }
 
-static void read_text(int dirfd, const char *path, char *ret, size_t size)
-{
-	_cleanup_close_ int fd = openat(dirfd, path, O_RDONLY | O_CLOEXEC);
-	ssize_t n = fd < 0 ? -1 : read(fd, ret, size - 1);
-
-	ret[n > 0 ? n : 0] = '\0';
-}
-
-// Field 28 of the stat file, which the kernel shows only to those who may read the process. (The
-// second, in parentheses, is the name. Linux man-pages, proc_pid_stat(5).)
 static uint64_t read_start_stack(const struct stall_target *target)
 {
-	char text[1024], path[32];
-	uint64_t value;
+	struct stall_proc_stat stat;
 
-	snprintf(path, sizeof(path), "task/%d/stat", target->reader);
-	read_text(target->procfd, path, text, sizeof(text));
-	const char *at = strrchr(text, ')');
-	for (int field = 2; at && field < 28; field++) {
-		at = strchr(at, ' ');
-		at = at ? at + 1 : NULL;
-	}
-	return at && sscanf(at, "%" SCNu64, &value) == 1 ? value : 0;
+	return stall_proc_stat_read(target, target->reader, &stat) ? 0 : stat.start_stack;
 }
 
 static void read_boot_id(char *ret, size_t size)
 {
-	read_text(AT_FDCWD, "/proc/sys/kernel/random/boot_id", ret, size);
+	_cleanup_close_ int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+	ssize_t n = fd < 0 ? -1 : read(fd, ret, size - 1);
+
+	ret[n > 0 ? n : 0] = '\0';
 	ret[strcspn(ret, "\n")] = '\0';
 }
 
@@ -85,11 +73,10 @@ static struct stall_error *identity_init(struct identity *identity, pid_t pid)
 	identity->start_stack = read_start_stack(&identity->target);
 	if (identity->target.reader != pid) // its own main thread has ended
 		identity->ns_pid = 0;
-	read_text(identity->target.procfd, "status", text, sizeof(text));
-	const char *line = strstr(text, "\nUid:");
+	stall_proc_read(&identity->target, "status", text, sizeof(text));
+	const char *field = stall_proc_field(text, "\nUid:");
 	uid_t *uids = identity->uids;
-	if (!line ||
-	    sscanf(line, "\nUid: %u %u %u %u", &uids[0], &uids[1], &uids[2], &uids[3]) != 4)
+	if (!field || sscanf(field, "%u %u %u %u", &uids[0], &uids[1], &uids[2], &uids[3]) != 4)
 		memset(identity->uids, 0, sizeof(identity->uids));
 	return NULL;
 }
@@ -99,13 +86,13 @@ static struct stall_error *identity_init(struct identity *identity, pid_t pid)
 static bool is_other_namespace(const struct stall_ring_header *header,
 			       const struct identity *identity)
 {
-	struct stat st;
+	uint64_t its = stall_proc_pid_namespace(&identity->target);
 
 	if (!header->pid_namespace)
 		return false;
-	if (fstatat(identity->target.procfd, "ns/pid", &st, 0) == 0)
-		return header->pid_namespace != st.st_ino;
-	return stat("/proc/self/ns/pid", &st) == 0 && header->pid_namespace == st.st_ino &&
+	if (its)
+		return header->pid_namespace != its;
+	return header->pid_namespace == stall_proc_pid_namespace(NULL) &&
 	       header->pid != identity->target.pid;
 }
 
@@ -128,20 +115,20 @@ static bool is_of(const struct stall_ring_header *header, const struct identity 
 
 // A user who can write into a folder can put a file with the right name and content there.
 static struct stall_error *check_owner(const struct identity *identity,
-				       const struct stall_ring *ring)
+				       const struct stall_ring *ring, struct stall_trust trust)
 {
-	uid_t uid = stall_ring_owner(ring);
-
-	for (size_t i = 0; i < 4; i++) {
-		if (identity->uids[i] == uid)
-			return NULL;
-	}
-	if (uid == 0)
+	for (size_t i = 0; i < 4; i++)
+		stall_trust_add(&trust, identity->uids[i]);
+	struct stall_error *err =
+		stall_trust_check(&trust, stall_ring_fd(ring), stall_ring_path(ring));
+	if (!err)
 		return NULL;
-	return stall_error_create(STALL_ERROR_PERMISSION,
-				  "the ring %s belongs to user %u, who is not that of the process; "
-				  "remove it",
-				  stall_ring_path(ring), uid);
+	struct stall_error *named = stall_error_create(
+		err->code,
+		"a ring that others can change is not that of the process: %s; remove it",
+		err->message);
+	stall_error_destroy(err);
+	return named;
 }
 
 struct folders {
@@ -258,7 +245,7 @@ static void refuse(struct search *search, struct stall_error *err)
 		search->refused = err;
 }
 
-static struct stall_error *try_file(struct search *search, int dirfd, const char *directory,
+static struct stall_error *try_file(struct search *search, int folder, const char *directory,
 				    const char *name)
 {
 	const struct identity *identity = search->identity;
@@ -267,17 +254,13 @@ static struct stall_error *try_file(struct search *search, int dirfd, const char
 
 	if (asprintf(&path, "%s/%s", directory, name) < 0)
 		return &stall_enomem;
-	int fd = openat(dirfd, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW | O_NOCTTY);
-	if (fd < 0 && errno == ENOENT)
+	struct stall_error *err = stall_ring_open_at(folder, name, path, false, &ring);
+	if (err && err->errnum == ENOENT) {
+		stall_error_destroy(err);
 		return NULL;
-	struct stall_error *err =
-		fd < 0 ? stall_error_os(errno,
-					"cannot open the ring %s; be the user that the server ran "
-					"as when it made it, or root",
-					path)
-		       : stall_ring_open_fd(fd, path, &ring);
+	}
 	if (!err && identity)
-		err = check_owner(identity, ring);
+		err = check_owner(identity, ring, stall_trust_own());
 	if (err) {
 		refuse(search, err);
 		return NULL;
@@ -292,60 +275,70 @@ static struct stall_error *try_file(struct search *search, int dirfd, const char
 	return NULL;
 }
 
-// Takes the descriptor over. Names begin with the pid, so that those of others need not be opened.
-static struct stall_error *search_folder(struct search *search, int fd, const char *directory)
+// Names begin with the pid, so that those of others need not be opened.
+static struct stall_error *search_folder(struct search *search, int folder, const char *directory)
 {
+	_cleanup_free_ char *piece = malloc(PIECE);
 	char prefix[16] = "";
+	struct stall_folder_entry entry;
 	struct stall_error *err = NULL;
-	DIR *dir = fdopendir(fd);
+	size_t seen = 0, size = 1;
 
-	if (!dir) {
-		close(fd);
+	if (!piece)
 		return &stall_enomem;
-	}
 	if (search->identity && search->identity->ns_pid)
 		snprintf(prefix, sizeof(prefix), "%d-", search->identity->ns_pid);
-	struct dirent *entry;
-	for (size_t i = 0; !err && i < MAX_ENTRIES && (entry = readdir(dir)); i++) {
-		if (strncmp(entry->d_name, prefix, strlen(prefix)) || !is_ring_name(entry->d_name))
-			continue;
-		if (search->candidates++ == MAX_CANDIDATES)
-			break;
-		err = try_file(search, dirfd(dir), directory, entry->d_name);
+	while (!err && size && seen < MAX_ENTRIES) {
+		size_t at = 0;
+
+		err = stall_folder_next(folder, piece, PIECE, &size);
+		while (!err && stall_folder_entry_next(piece, size, &at, &entry)) {
+			seen++;
+			if (strncmp(entry.name, prefix, strlen(prefix)) ||
+			    !is_ring_name(entry.name))
+				continue;
+			if (search->candidates++ == MAX_CANDIDATES)
+				return NULL;
+			err = try_file(search, folder, directory, entry.name);
+		}
 	}
-	closedir(dir);
+	if (err && err != &stall_enomem) { // it does not answer
+		refuse(search, err);
+		err = NULL;
+	}
 	return err;
 }
 
 static struct stall_error *search_path(struct search *search, const char *path, bool *ret_refused)
 {
-	const int flags = O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NONBLOCK;
+	const struct stall_target *target = search->identity ? &search->identity->target : NULL;
+	struct stall_path where = {.folder = AT_FDCWD, .name = path};
+	_cleanup_close_ int fd = -1, inner = -1;
 	_cleanup_free_ char *inside = NULL;
-	char again[32];
-	int fd = open(path, flags);
+	struct stall_error *err = stall_path_open(&where, STALL_PATH_FOLDER, &fd, NULL);
 
-	if (fd >= 0) {
-		struct stall_error *err = search_folder(search, fd, path);
-		if (err)
-			return err;
-	} else if (errno == EACCES || errno == EPERM) {
-		*ret_refused = true;
+	if (err) {
+		*ret_refused = err->errnum == EACCES || err->errnum == EPERM;
+		if (err->code == STALL_ERROR_LATE)
+			refuse(search, err);
+		else
+			stall_error_destroy(err);
+		err = NULL;
+	} else {
+		err = search_folder(search, fd, path);
 	}
 	// A container's own folder, which the host may be allowed to read.
-	if (!search->identity || search->found)
+	if (err || !target || search->found)
+		return err;
+	where = (struct stall_path){target, STALL_PATH_IN_ROOT, path, 0};
+	err = stall_path_open(&where, STALL_PATH_FOLDER, &inner, NULL);
+	if (err) {
+		stall_error_destroy(err);
 		return NULL;
-	_cleanup_close_ int root = stall_open_in_root(&search->identity->target, path);
-	if (root < 0)
-		return NULL;
-	snprintf(again, sizeof(again), "/proc/self/fd/%d", root);
-	fd = open(again, flags);
-	if (fd < 0)
-		return NULL;
-	if (asprintf(&inside, "/proc/%d/root%s", search->identity->target.pid, path) < 0) {
-		close(fd);
-		return &stall_enomem;
 	}
-	return search_folder(search, fd, inside);
+	if (asprintf(&inside, "/proc/%d/root%s", target->pid, path) < 0)
+		return &stall_enomem;
+	return search_folder(search, inner, inside);
 }
 
 static struct stall_error *search_all(struct search *search, struct folders *folders)
@@ -379,7 +372,7 @@ static struct stall_error *not_found(struct search *search, const struct folders
 static struct stall_error *find_ring(pid_t pid, const char *directory, char **ret_path)
 {
 	_cleanup_(identity_deinit) struct identity identity = {
-		.target = {.pidfd = -1, .procfd = -1},
+		.target = STALL_TARGET_NONE,
 	};
 	_cleanup_(folders_deinit) struct folders folders = {};
 	_cleanup_(search_deinit) struct search search = {.identity = &identity};
@@ -417,7 +410,7 @@ struct stall_error *stall_ring_find_any(void)
 static struct stall_error *check_process(const struct stall_ring *ring, pid_t pid, bool is_found)
 {
 	_cleanup_(identity_deinit) struct identity identity = {
-		.target = {.pidfd = -1, .procfd = -1},
+		.target = STALL_TARGET_NONE,
 	};
 	struct stall_error *err = identity_init(&identity, pid);
 
@@ -425,9 +418,19 @@ static struct stall_error *check_process(const struct stall_ring *ring, pid_t pi
 		err = stall_error_create(STALL_ERROR_USAGE,
 					 "%s: the ring of another process, not of %d",
 					 stall_ring_path(ring), pid);
-	if (!err && is_found)
-		err = check_owner(&identity, ring);
+	if (!err)
+		err = check_owner(&identity, ring,
+				  is_found ? stall_trust_own() : stall_trust_named());
 	return err;
+}
+
+static bool is_folder(const char *path)
+{
+	const struct stall_path named = {.folder = AT_FDCWD, .name = path};
+	struct stall_path_status status;
+	_cleanup_error_ struct stall_error *err = stall_path_status(&named, 0, &status);
+
+	return !err && S_ISDIR(status.mode);
 }
 
 struct stall_error *stall_ring_open_process(pid_t pid, const char *path, bool writable,
@@ -435,9 +438,8 @@ struct stall_error *stall_ring_open_process(pid_t pid, const char *path, bool wr
 {
 	_cleanup_(stall_ring_closep) struct stall_ring *ring = NULL;
 	_cleanup_free_ char *found = NULL;
-	struct stat st;
 
-	if (!path || (stat(path, &st) == 0 && S_ISDIR(st.st_mode))) {
+	if (!path || is_folder(path)) {
 		struct stall_error *err = find_ring(pid, path, &found);
 		if (err)
 			return err;
@@ -455,7 +457,7 @@ struct stall_error *stall_ring_open_process(pid_t pid, const char *path, bool wr
 bool stall_ring_is_left(const struct stall_ring *ring, pid_t pid)
 {
 	_cleanup_(identity_deinit) struct identity identity = {
-		.target = {.pidfd = -1, .procfd = -1},
+		.target = STALL_TARGET_NONE,
 	};
 	_cleanup_error_ struct stall_error *err = identity_init(&identity, pid);
 
@@ -466,7 +468,7 @@ bool stall_ring_is_left(const struct stall_ring *ring, pid_t pid)
 bool stall_ring_is_live(const struct stall_ring_header *header, pid_t pid)
 {
 	_cleanup_(identity_deinit) struct identity identity = {
-		.target = {.pidfd = -1, .procfd = -1},
+		.target = STALL_TARGET_NONE,
 	};
 	_cleanup_error_ struct stall_error *err = identity_init(&identity, pid);
 
@@ -478,7 +480,7 @@ bool stall_ring_is_live(const struct stall_ring_header *header, pid_t pid)
 bool stall_ring_identify(pid_t pid, pid_t *ret_ns_pid, uint64_t *ret_start_time)
 {
 	_cleanup_(identity_deinit) struct identity identity = {
-		.target = {.pidfd = -1, .procfd = -1},
+		.target = STALL_TARGET_NONE,
 	};
 	_cleanup_error_ struct stall_error *err = identity_init(&identity, pid);
 

@@ -7,13 +7,14 @@
 #include <sys/types.h>
 
 #include "base/error.h"
+#include "proc/target.h"
 #include "rings/ring_file.h"
-#include "snapshot/target.h"
 
 // Opens the ring of a living process (a pid in our pid namespace). `path` is the ring, or a folder
 // to search for it in: of its files the latest whose header has the process's pid in its own
 // namespace, its start time, the start of its stack (where we may read that: it differs after an
-// execve) and this boot's id, and whose owner is a user that the process runs as, or root. NULL:
+// execve) and this boot's id, and that nobody can change but users that the process runs as, root
+// and this process's user (trust.h); this holds for a named file too. NULL:
 // the folders that the process may have chosen, as we see them and, where that is permitted, as it
 // sees them: $STALLSCOPE_RUNTIME_DIR (its own, where we may read that, and ours), /run/stallscope,
 // $XDG_RUNTIME_DIR/stallscope, /run/user/UID/stallscope, /dev/shm/stallscope-UID.

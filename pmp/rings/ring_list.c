@@ -15,7 +15,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/array.h"
 #include "base/cleanup.h"
+#include "proc/proc_file.h"
+#include "proc/target.h"
 #include "rings/ring_file.h"
 #include "rings/ring_find.h"
 
@@ -57,9 +60,9 @@ static void copy_header(const struct stall_ring *ring, struct stall_ring_header 
 	ret->waits = live->waits;
 	ret->head = live->head;
 	for (int i = 0; i < STALL_WAIT_KINDS; i++)
-		ret->threshold_ns[i] = live->threshold_ns[i];
+		ret->threshold_ns[i] = stall_ring_threshold(ring, (uint32_t)i);
 	for (int i = 0; i < STALL_LOST_CAUSES; i++)
-		ret->lost[i] = live->lost[i];
+		ret->lost[i] = stall_ring_lost(ring, (uint32_t)i);
 }
 
 static struct stall_error *read_ring(struct stall_listed_ring *listed)
@@ -82,15 +85,8 @@ struct stall_error *stall_ring_list_add(struct stall_ring_list *list, const char
 {
 	if (list->count == STALL_RING_LIST_MAX)
 		return NULL;
-	if (list->count == list->capacity) {
-		size_t capacity = list->capacity ? 2 * list->capacity : 16;
-		struct stall_listed_ring *grown =
-			reallocarray(list->rings, capacity, sizeof(*grown));
-		if (!grown)
-			return &stall_enomem;
-		list->rings = grown;
-		list->capacity = capacity;
-	}
+	if (!stall_array_reserve(&list->rings, list->count, 1, &list->capacity))
+		return &stall_enomem;
 	struct stall_listed_ring *listed = &list->rings[list->count];
 	*listed = (struct stall_listed_ring){.path = strdup(path)};
 	if (!listed->path)
@@ -197,14 +193,8 @@ static struct stall_error *add_process(struct processes *processes, pid_t pid)
 	if (!stall_ring_identify(pid, &process.ns_pid, &process.start_time) ||
 	    process.ns_pid == pid)
 		return NULL;
-	if (processes->count == processes->capacity) {
-		size_t capacity = processes->capacity ? 2 * processes->capacity : 256;
-		struct process *grown = reallocarray(processes->items, capacity, sizeof(*grown));
-		if (!grown)
-			return &stall_enomem;
-		processes->items = grown;
-		processes->capacity = capacity;
-	}
+	if (!stall_array_reserve(&processes->items, processes->count, 1, &processes->capacity))
+		return &stall_enomem;
 	processes->items[processes->count++] = process;
 	return NULL;
 }
@@ -226,13 +216,6 @@ static struct stall_error *read_processes(struct processes *processes)
 	return err;
 }
 
-static uint64_t own_namespace(void)
-{
-	struct stat st;
-
-	return stat("/proc/self/ns/pid", &st) == 0 ? st.st_ino : 0;
-}
-
 // *ret: 0 where it is not among the processes that we see.
 static struct stall_error *find_process(struct processes *processes,
 					const struct stall_ring_header *header, pid_t *ret)
@@ -244,7 +227,7 @@ static struct stall_error *find_process(struct processes *processes,
 		*ret = header->pid;
 		return NULL;
 	}
-	if (header->pid_namespace && header->pid_namespace == own_namespace())
+	if (header->pid_namespace && header->pid_namespace == stall_proc_pid_namespace(NULL))
 		return NULL;
 	if (!processes->read)
 		err = read_processes(processes);
@@ -263,8 +246,7 @@ static struct stall_error *find_process(struct processes *processes,
 // Whether a server that lived would be among the processes that we see.
 static bool would_be_seen(const struct stall_ring_header *header)
 {
-	uint64_t own = own_namespace();
-	char path[32];
+	uint64_t own = stall_proc_pid_namespace(NULL);
 
 	if (!own || !header->start_time)
 		return false;
@@ -272,11 +254,10 @@ static bool would_be_seen(const struct stall_ring_header *header)
 		// Asks, whatever /proc hides.
 		if (kill(header->pid, 0) < 0 && errno == ESRCH)
 			return true;
-		snprintf(path, sizeof(path), "/proc/%d/stat", header->pid);
-		return access(path, R_OK) == 0; // it is another process
+		return stall_process_is_visible(header->pid); // it is another process
 	}
 	// From the first namespace all are seen, unless /proc is mounted with hidepid.
-	return own == FIRST_PID_NAMESPACE && access("/proc/1/stat", R_OK) == 0;
+	return own == FIRST_PID_NAMESPACE && stall_process_is_visible(1);
 }
 
 static struct stall_error *judge(struct processes *processes, struct stall_listed_ring *listed)

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/cleanup.h"
 #include "rings/ring_threads.h"
 
@@ -163,25 +164,18 @@ struct stall_error *stall_ring_releases_add(struct stall_snapshot *snapshot, uin
 					    uint64_t now_ns)
 {
 	size_t count = snapshot->release_count + releases->count;
-	struct stall_thread *threads =
-		reallocarray(snapshot->threads, snapshot->thread_count + count + 1,
-			     sizeof(*threads));
 
-	if (!threads)
+	if (!stall_array_resize(&snapshot->threads, snapshot->thread_count + count) ||
+	    !stall_array_resize(&snapshot->releases, count))
 		return &stall_enomem;
-	snapshot->threads = threads;
-	struct stall_release *grown = reallocarray(snapshot->releases, count + 1, sizeof(*grown));
-	if (!grown)
-		return &stall_enomem;
-	snapshot->releases = grown;
 	for (size_t i = 0; i < releases->count; i++) {
 		const struct stall_wait_record *record = &releases->releases[i].record.record;
 
 		if (!is_recent(record, now_ns) || snapshot->release_count >= STALL_RELEASES)
 			continue;
 		fill_thread(snapshot, process, &releases->releases[i],
-			    &threads[snapshot->thread_count + snapshot->release_count]);
-		grown[snapshot->release_count++] = (struct stall_release){
+			    &snapshot->threads[snapshot->thread_count + snapshot->release_count]);
+		snapshot->releases[snapshot->release_count++] = (struct stall_release){
 			.object = record->key.id,
 			.ago_ns = now_ns > record->now_ns ? now_ns - record->now_ns : 0,
 			.waited_ns = record->value < INT64_MAX ? record->value : 0,

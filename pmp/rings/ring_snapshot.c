@@ -61,7 +61,7 @@ struct stall_error *stall_ring_name_process(const struct stall_ring *ring,
 }
 
 struct stall_error *stall_ring_maps_create(const struct stall_ring *ring,
-					   const struct stall_target *target, int sysroot_fd,
+					   const struct stall_target *target, int sysroot,
 					   struct stall_maps *previous,
 					   struct stall_open_files *files, struct stall_maps **ret)
 {
@@ -75,7 +75,7 @@ struct stall_error *stall_ring_maps_create(const struct stall_ring *ring,
 	const struct stall_maps_text maps = {
 		.text = text,
 		.target = target,
-		.sysroot_fd = sysroot_fd,
+		.sysroot = sysroot,
 	};
 	err = stall_maps_create_text(&maps, previous, files, ret);
 	if (!err)
@@ -86,7 +86,7 @@ struct stall_error *stall_ring_maps_create(const struct stall_ring *ring,
 static struct stall_error *note_lost(struct stall_snapshot *snapshot, const struct stall_ring *ring,
 				     const struct stall_ring_content *content)
 {
-	uint64_t slots = stall_ring_live(ring)->lost[STALL_LOST_SLOTS_FULL];
+	uint64_t slots = stall_ring_lost(ring, STALL_LOST_SLOTS_FULL);
 	struct stall_error *err = NULL;
 
 	if (slots)
@@ -107,7 +107,7 @@ struct stall_error *stall_ring_note(struct stall_snapshot *snapshot, uint32_t pr
 				    const struct stall_ring *ring,
 				    const struct stall_ring_content *content)
 {
-	uint32_t failed = stall_ring_live(ring)->maps_failed;
+	int failed = (int)stall_ring_live(ring)->maps_failed;
 	struct stall_error *err = NULL;
 
 	if (!stall_ring_live(ring)->enabled)
@@ -119,7 +119,8 @@ struct stall_error *stall_ring_note(struct stall_snapshot *snapshot, uint32_t pr
 		err = stall_snapshot_note(snapshot, "inproc-maps",
 					  "process %d could not read its own list of files (%s): "
 					  "frames may stay without names",
-					  stall_ring_header(ring)->pid, strerrordesc_np(failed));
+					  stall_ring_header(ring)->pid,
+					  strerrordesc_np(failed) ?: "an unknown error");
 	if (!err && snapshot->processes[process].maps->truncated)
 		err = stall_snapshot_note(snapshot, "inproc-maps",
 					  "process %d has more files mapped than its ring has room "

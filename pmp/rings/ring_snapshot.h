@@ -28,7 +28,7 @@ struct stall_error *stall_ring_name_process(const struct stall_ring *ring,
 
 // Mappings from the text that is in the ring.
 struct stall_error *stall_ring_maps_create(const struct stall_ring *ring,
-					   const struct stall_target *target, int sysroot_fd,
+					   const struct stall_target *target, int sysroot,
 					   struct stall_maps *previous,
 					   struct stall_open_files *files, struct stall_maps **ret);
 

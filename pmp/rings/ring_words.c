@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/cleanup.h"
 
 // Reads by the waiters of one object, the latest first.
@@ -86,14 +87,10 @@ struct stall_error *stall_ring_words_add(struct stall_snapshot *snapshot, uint32
 					 const struct stall_ring_releases *releases)
 {
 	_cleanup_free_ struct words *words = calloc(threads->count + 1, sizeof(*words));
-	struct stall_futex *grown =
-		reallocarray(snapshot->futexes, snapshot->futex_count + threads->count + 1,
-			     sizeof(*grown));
 	size_t count = 0;
 
-	if (grown)
-		snapshot->futexes = grown;
-	if (!words || !grown)
+	if (!words ||
+	    !stall_array_resize(&snapshot->futexes, snapshot->futex_count + threads->count))
 		return &stall_enomem;
 	for (size_t i = 0; i < threads->count; i++) {
 		const struct stall_ring_thread *thread = &threads->threads[i];

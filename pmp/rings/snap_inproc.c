@@ -3,6 +3,7 @@
 // /proc/PID/task lists those that still exist. It neither traces the process nor reads its memory.
 #include <string.h>
 
+#include "base/array.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "rings/ring_find.h"
@@ -69,14 +70,8 @@ static struct stall_error *add_ring(struct inproc *inproc, pid_t pid, struct sta
 {
 	struct stall_ring *ring;
 
-	if (inproc->count == inproc->capacity) {
-		size_t capacity = inproc->capacity ? inproc->capacity * 2 : 4;
-		struct process_ring *grown = reallocarray(inproc->rings, capacity, sizeof(*grown));
-		if (!grown)
-			return &stall_enomem;
-		inproc->rings = grown;
-		inproc->capacity = capacity;
-	}
+	if (!stall_array_reserve(&inproc->rings, inproc->count, 1, &inproc->capacity))
+		return &stall_enomem;
 	struct stall_error *err = stall_ring_open_process(pid, inproc->path, false, &ring);
 	if (err)
 		return err;
@@ -185,11 +180,12 @@ static struct stall_error *take(const struct inproc *inproc, struct stall_snapsh
 {
 	struct stall_error *err = read_rings(inproc, snapshot, options, contents);
 	uint64_t now_ns = stall_clock_ns(CLOCK_MONOTONIC);
+	size_t first = 0;
 
 	// A thread that is listed afterwards was in its recorded wait at the moment of the copy.
 	if (!err)
 		err = add_threads(snapshot, options);
-	for (size_t i = 0, first = 0; !err && i < snapshot->process_count; i++) {
+	for (uint32_t i = 0; !err && i < snapshot->process_count; i++) {
 		fill_threads(&snapshot->threads[first], snapshot->processes[i].thread_count,
 			     &contents[i].threads, now_ns);
 		first += snapshot->processes[i].thread_count;

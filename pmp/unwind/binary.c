@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "unwind/binary.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/trust.h"
 #include "unwind/demangle.h"
 
 // Beyond that many distinct addresses in one file the stacks are garbage.
@@ -26,9 +28,30 @@ static bool has_symtab(const struct stall_elf *elf)
 	return stall_elf_section_by_type(elf, SHT_SYMTAB);
 }
 
-// A pack that cannot be used counts as missing, and its error is kept.
+// A file that cannot be used counts as missing, and its error, which is taken over, is kept.
+static struct stall_error *keep_error(struct stall_binary *binary, struct stall_error *err)
+{
+	char *earlier = binary->pack_error;
+
+	if (asprintf(&binary->pack_error, "%s%s%s", earlier ? earlier : "", earlier ? "; " : "",
+		     err->message) < 0)
+		binary->pack_error = NULL;
+	free(earlier);
+	stall_error_destroy(err);
+	return binary->pack_error ? NULL : &stall_enomem;
+}
+
+static struct stall_error *find_debug_file(struct stall_binary *binary,
+					   const struct stall_search_dirs *dirs, const char *path)
+{
+	struct stall_error *err =
+		stall_debug_file_open(dirs, binary->elf, path, &binary->debug, &binary->debug_path);
+
+	return stall_is_distrust(err) ? keep_error(binary, err) : err;
+}
+
 static struct stall_error *find_pack(struct stall_binary *binary,
-				     const struct stall_pack_dirs *packs)
+				     const struct stall_search_dirs *packs)
 {
 	char *path = NULL;
 	struct stall_error *err =
@@ -36,11 +59,8 @@ static struct stall_error *find_pack(struct stall_binary *binary,
 
 	if (err == &stall_enomem)
 		return err;
-	if (err) {
-		binary->pack_error = strdup(err->message);
-		stall_error_destroy(err);
-		return binary->pack_error ? NULL : &stall_enomem;
-	}
+	if (err)
+		return keep_error(binary, err);
 	if (path) {
 		free(binary->debug_path);
 		binary->debug_path = path;
@@ -77,8 +97,8 @@ struct stall_error *stall_binary_create_packed(struct stall_pack *pack, char *pa
 	return NULL;
 }
 
-struct stall_error *stall_binary_create(struct stall_elf *elf, const struct stall_debug_dirs *dirs,
-					const struct stall_pack_dirs *packs, const char *path,
+struct stall_error *stall_binary_create(struct stall_elf *elf, const struct stall_search_dirs *dirs,
+					const struct stall_search_dirs *packs, const char *path,
 					struct stall_binary **ret)
 {
 	_cleanup_(binary_destroyp) struct stall_binary *binary = calloc(1, sizeof(*binary));
@@ -90,7 +110,7 @@ struct stall_error *stall_binary_create(struct stall_elf *elf, const struct stal
 	binary->elf = elf;
 	struct stall_error *err = init_tables(binary);
 	if (!err && dirs && !has_symtab(elf))
-		err = stall_debug_file_open(dirs, elf, path, &binary->debug, &binary->debug_path);
+		err = find_debug_file(binary, dirs, path);
 	if (!err && packs && !has_symtab(elf) && !(binary->debug && has_symtab(binary->debug)))
 		err = find_pack(binary, packs);
 	if (!err)

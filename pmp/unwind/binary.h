@@ -40,7 +40,7 @@ struct stall_binary {
 	struct stall_elf *debug;
 	struct stall_pack *pack;
 	char *debug_path; // of the file or the pack that the names come from; NULL: the file itself
-	char *pack_error; // why a pack is not used; NULL: none is there, or it is
+	char *pack_error; // why a pack or a debug file that is there is not used, or NULL
 	struct stall_symbols *symbols;
 	struct stall_cfi *cfi;
 	struct stall_site *sites;
@@ -53,8 +53,8 @@ struct stall_binary {
 
 // Takes `elf` over, on failure too. Reads the symbol tables. Where the file and its debug file have
 // none of static functions, a pack is searched for. `dirs` and `packs` may be NULL.
-struct stall_error *stall_binary_create(struct stall_elf *elf, const struct stall_debug_dirs *dirs,
-					const struct stall_pack_dirs *packs, const char *path,
+struct stall_error *stall_binary_create(struct stall_elf *elf, const struct stall_search_dirs *dirs,
+					const struct stall_search_dirs *packs, const char *path,
 					struct stall_binary **ret);
 // Names alone, without the file. Takes the pack and the path over, on failure too.
 struct stall_error *stall_binary_create_packed(struct stall_pack *pack, char *path,

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/lengths.h"
 #include "snapshot/snapshot.h"
 #include "unwind/cfi_section.h"
 #include "unwind/dwarf_codes.h"
@@ -22,6 +23,7 @@ struct stall_cfi {
 	struct stall_cfi_section *eh_frame;
 	// Read when it is first needed.
 	const struct stall_elf *debug_frame_file; // NULL: there is none
+	bool is_debug_frame_own;		  // it is of the file itself
 	struct stall_cfi_section *debug_frame;
 	bool tried_debug_frame;
 	struct kept *rows;
@@ -43,7 +45,10 @@ struct stall_error *stall_cfi_create(const struct stall_elf *elf, const struct s
 		return &stall_enomem;
 	// A section that cannot be read counts as missing.
 	stall_error_destroy(stall_cfi_section_open(elf, true, &cfi->eh_frame));
-	cfi->debug_frame_file = has_debug_frame(elf) ? elf : has_debug_frame(debug) ? debug : NULL;
+	cfi->is_debug_frame_own = has_debug_frame(elf);
+	cfi->debug_frame_file = cfi->is_debug_frame_own	 ? elf
+				: has_debug_frame(debug) ? debug
+							 : NULL;
 	*ret = cfi;
 	return NULL;
 }
@@ -82,6 +87,17 @@ static const struct stall_cfi_section *find_fde(struct stall_cfi *cfi, uint64_t 
 	if (cfi->debug_frame && stall_cfi_section_find(cfi->debug_frame, address, ret, ret_bad))
 		return cfi->debug_frame;
 	return NULL;
+}
+
+bool stall_cfi_starts_at(struct stall_cfi *cfi, uint64_t address)
+{
+	struct stall_cfi_fde fde;
+	bool bad = false;
+	const struct stall_cfi_section *section = find_fde(cfi, address, &fde, &bad);
+
+	// The entry of a signal trampoline begins a byte before its code.
+	return section && (section == cfi->eh_frame || cfi->is_debug_frame_own) &&
+	       fde.start == address && !fde.cie.signal;
 }
 
 enum cfa_kind { CFA_UNKNOWN, CFA_REGISTER, CFA_EXPRESSION };
@@ -257,8 +273,8 @@ static bool advance(struct machine *m, uint64_t units)
 {
 	uint64_t bytes;
 
-	if (__builtin_mul_overflow(units, m->fde->cie.code_alignment, &bytes) ||
-	    __builtin_add_overflow(m->location, bytes, &m->location))
+	if (!stall_mul(units, m->fde->cie.code_alignment, &bytes) ||
+	    !stall_add(m->location, bytes, &m->location))
 		m->location = UINT64_MAX;
 	return !m->in_cie;
 }

@@ -58,4 +58,8 @@ const char *stall_cfi_source(const struct stall_cfi *cfi);
 // *ret_bad is then true where invalid data covers it.
 const struct stall_row *stall_cfi_row(struct stall_cfi *cfi, uint64_t address, bool *ret_bad);
 
+// Whether an entry of the file itself, not of its debug file, starts at the address: an instruction
+// does then too.
+bool stall_cfi_starts_at(struct stall_cfi *cfi, uint64_t address);
+
 #endif

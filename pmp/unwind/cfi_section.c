@@ -4,7 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/cleanup.h"
+#include "base/lengths.h"
 #include "unwind/dwarf_codes.h"
 #include "unwind/elf_section.h"
 
@@ -204,25 +206,12 @@ static bool read_fde(const struct stall_cfi_section *section, const struct entry
 	if (rest.torn || !read_cie(section, cie, &ret->cie) ||
 	    !stall_cfi_section_pointer(section, ret->cie.pointer_encoding, &rest, &ret->start) ||
 	    !read_value(ret->cie.pointer_encoding, &rest, &size) ||
-	    __builtin_add_overflow(ret->start, size, &ret->end))
+	    !stall_add(ret->start, size, &ret->end))
 		return false;
 	if (ret->cie.has_data)
 		stall_bytes_take(&rest, stall_bytes_uleb(&rest));
 	ret->program = rest;
 	return !rest.torn;
-}
-
-static bool grow(struct stall_cfi_section *section)
-{
-	size_t capacity = section->capacity ? section->capacity * 2 : 256;
-	struct function *grown =
-		realloc(section->functions, capacity * sizeof(section->functions[0]));
-
-	if (!grown)
-		return false;
-	section->functions = grown;
-	section->capacity = capacity;
-	return true;
 }
 
 static int compare_functions(const void *a, const void *b)
@@ -263,7 +252,8 @@ static struct stall_error *index_entries(struct stall_cfi_section *section)
 		if (section->count == MAX_ENTRIES)
 			return stall_error_create(STALL_ERROR_LIMIT, "more than %u functions",
 						  MAX_ENTRIES);
-		if (section->count == section->capacity && !grow(section))
+		if (!stall_array_reserve(&section->functions, section->count, 1,
+					 &section->capacity))
 			return &stall_enomem;
 		section->functions[section->count++] = (struct function){fde.start, at};
 	}

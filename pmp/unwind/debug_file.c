@@ -12,7 +12,10 @@
 #include <unistd.h>
 #include <zlib.h>
 
+#include "base/array.h"
 #include "base/cleanup.h"
+#include "base/trust.h"
+#include "proc/path_open.h"
 
 #define MAX_COMPRESSED (32U << 20)
 #define MAX_UNPACKED (256U << 20)
@@ -32,13 +35,10 @@ static struct stall_error *unpack(const uint8_t *packed, size_t size, uint8_t **
 	while (rc == LZMA_OK) {
 		if (stream.total_out == capacity) {
 			capacity = capacity ? capacity * 2 : 4 * size + 4096;
-			uint8_t *grown = capacity > MAX_UNPACKED ? NULL : realloc(out, capacity);
-
-			if (!grown) {
+			if (capacity > MAX_UNPACKED || !stall_array_resize(&out, capacity)) {
 				rc = LZMA_MEM_ERROR;
 				break;
 			}
-			out = grown;
 		}
 		stream.next_out = out + stream.total_out;
 		stream.avail_out = capacity - stream.total_out;
@@ -71,69 +71,7 @@ struct stall_error *stall_minidebug_open(const struct stall_elf *elf, struct sta
 	return stall_elf_open_image(image, size, true, ret);
 }
 
-#define SYSTEM_DIR "/usr/lib/debug"
 #define MAX_CRC_FILE (256U << 20) // an eighth of a second to check
-
-int stall_open_file_at(int dir, const char *name)
-{
-	struct stat st;
-	// O_NONBLOCK: a FIFO must not block us.
-	int fd = openat(dir, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-
-	if (fd >= 0 && (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode))) {
-		close(fd);
-		errno = EINVAL;
-		return -1;
-	}
-	return fd;
-}
-
-static struct stall_error *add_dir(struct stall_debug_dirs *dirs, const char *path)
-{
-	size_t max = sizeof(dirs->dirs) / sizeof(dirs->dirs[0]);
-	int fd = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
-
-	if (fd < 0)
-		return NULL;
-	char *copy = dirs->count < max ? strdup(path) : NULL;
-	if (!copy) {
-		close(fd);
-		return dirs->count < max
-			       ? &stall_enomem
-			       : stall_error_create(STALL_ERROR_USAGE,
-						    "more than %zu debug directories", max - 1);
-	}
-	dirs->dirs[dirs->count].fd = fd;
-	dirs->dirs[dirs->count++].path = copy;
-	return NULL;
-}
-
-struct stall_error *stall_debug_dirs_init(struct stall_debug_dirs *dirs, const char *const *paths,
-					  size_t count)
-{
-	struct stall_debug_dirs made = {};
-	struct stall_error *err = NULL;
-
-	for (size_t i = 0; !err && i < count; i++)
-		err = add_dir(&made, paths[i]);
-	if (!err)
-		err = add_dir(&made, SYSTEM_DIR);
-	if (err) {
-		stall_debug_dirs_deinit(&made);
-		return err;
-	}
-	*dirs = made;
-	return NULL;
-}
-
-void stall_debug_dirs_deinit(struct stall_debug_dirs *dirs)
-{
-	for (size_t i = 0; i < dirs->count; i++) {
-		close(dirs->dirs[i].fd);
-		free(dirs->dirs[i].path);
-	}
-	dirs->count = 0;
-}
 
 static bool same_build_id(const struct stall_elf *a, const struct stall_elf *b)
 {
@@ -162,36 +100,99 @@ static bool has_crc(const struct stall_elf *elf, uint32_t wanted)
 	return crc == wanted;
 }
 
-static struct stall_elf *open_candidate(int dir, const char *name)
-{
-	struct stall_elf *elf = NULL;
-	int fd = stall_open_file_at(dir, name);
+// A search for the debug file of a build.
+struct search {
+	const struct stall_search_dirs *dirs;
+	struct stall_elf *elf; // found
+	char *path;
+	struct stall_error *distrust; // the first
+};
 
-	if (fd >= 0)
-		stall_error_destroy(stall_elf_open(fd, &elf));
+static void search_deinit(struct search *search)
+{
+	stall_elf_destroy(search->elf);
+	free(search->path);
+	stall_error_destroy(search->distrust);
+}
+
+static bool is_there(const struct stall_path *path)
+{
+	_cleanup_close_ int fd = -1;
+	_cleanup_error_ struct stall_error *err =
+		stall_path_open(path, STALL_PATH_READ | STALL_PATH_PUBLIC, &fd, NULL);
+
+	return !err;
+}
+
+// `dir`: one of the folders, or -1 for a path of its own, which any user may read.
+static struct stall_elf *open_candidate(struct search *search, int dir, const char *name)
+{
+	const struct stall_path path = {.folder = AT_FDCWD, .name = name};
+	const unsigned int how = STALL_PATH_READ | STALL_PATH_TRUSTED | STALL_PATH_PUBLIC;
+	struct stall_elf *elf = NULL;
+	int fd;
+	struct stall_error *err =
+		dir < 0 ? stall_path_open(&path, how, &fd, NULL)
+			: stall_search_dirs_open(search->dirs, (size_t)dir, name, &fd);
+
+	if (!err)
+		err = stall_elf_open(fd, &elf);
+	// The folder alone of a path says nothing.
+	if (stall_is_distrust(err) && !search->distrust && (dir >= 0 || is_there(&path)))
+		search->distrust = no_cleanup_ptr(err);
+	stall_error_destroy(err);
 	return elf;
 }
 
-struct stall_elf *stall_debug_dirs_find(const struct stall_debug_dirs *dirs, const char *build_id,
-					char **ret_path)
+static struct stall_error *end_search(struct search *search, struct stall_elf **ret,
+				      char **ret_path)
 {
+	struct stall_error *err = NULL;
+
+	if (!search->elf) {
+		err = no_cleanup_ptr(search->distrust);
+	} else if (!search->path) {
+		err = &stall_enomem;
+	} else {
+		*ret = no_cleanup_ptr(search->elf);
+		*ret_path = no_cleanup_ptr(search->path);
+	}
+	search_deinit(search);
+	return err;
+}
+
+static void find_by_build_id(struct search *search, const char *build_id)
+{
+	const struct stall_search_dirs *dirs = search->dirs;
 	char name[PATH_MAX], hex[2 * STALL_BUILD_ID_MAX + 1];
 
 	if (strlen(build_id) < 3 || strlen(build_id) >= sizeof(hex))
-		return NULL;
+		return;
 	snprintf(name, sizeof(name), ".build-id/%.2s/%s.debug", build_id, build_id + 2);
 	for (size_t i = 0; i < dirs->count; i++) {
-		struct stall_elf *found = open_candidate(dirs->dirs[i].fd, name);
+		struct stall_elf *found = open_candidate(search, (int)i, name);
 
 		if (!found)
 			continue;
 		stall_elf_build_id_text(found, hex);
-		if (strcmp(hex, build_id) == 0 &&
-		    asprintf(ret_path, "%s/%s", dirs->dirs[i].path, name) >= 0)
-			return found;
+		if (strcmp(hex, build_id) == 0) {
+			search->elf = found;
+			if (asprintf(&search->path, "%s/%s", dirs->dirs[i].path, name) < 0)
+				search->path = NULL;
+			return;
+		}
 		stall_elf_destroy(found);
 	}
-	return NULL;
+}
+
+struct stall_error *stall_debug_dirs_find(const struct stall_search_dirs *dirs,
+					  const char *build_id, struct stall_elf **ret,
+					  char **ret_path)
+{
+	struct search search = {.dirs = dirs};
+
+	find_by_build_id(&search, build_id);
+	return end_search(&search, ret, ret_path);
 }
 
 struct link {
@@ -231,9 +232,23 @@ static bool belongs(const struct stall_elf *elf, const struct stall_elf *found, 
 	return has_crc(found, crc);
 }
 
-static struct stall_elf *find_by_link(const struct stall_debug_dirs *dirs,
-				      const struct stall_elf *elf, const char *path,
-				      char **ret_path)
+static bool offer_link(struct search *search, const struct stall_elf *elf, int dir,
+		       const char *name, const struct link *link)
+{
+	struct stall_elf *found = open_candidate(search, dir, name);
+
+	if (!found || !belongs(elf, found, link->crc)) {
+		stall_elf_destroy(found);
+		return false;
+	}
+	search->elf = found;
+	if (asprintf(&search->path, "%s%s%s", dir < 0 ? "" : search->dirs->dirs[dir].path,
+		     dir < 0 ? "" : "/", name) < 0)
+		search->path = NULL;
+	return true;
+}
+
+static void find_by_link(struct search *search, const struct stall_elf *elf, const char *path)
 {
 	const char *slash = strrchr(path, '/');
 	char name[2 * PATH_MAX];
@@ -241,49 +256,32 @@ static struct stall_elf *find_by_link(const struct stall_debug_dirs *dirs,
 
 	if (path[0] != '/' || !slash || slash - path >= PATH_MAX || strstr(path, "/../") ||
 	    !read_link(elf, &link))
-		return NULL;
+		return;
 	int folder = (int)(slash - path) - 1; // without the first slash
-	for (size_t i = 0; i < dirs->count; i++) {
+	for (size_t i = 0; i < search->dirs->count; i++) {
 		if (folder > 0)
 			snprintf(name, sizeof(name), "%.*s/%s", folder, path + 1, link.name);
 		else
 			snprintf(name, sizeof(name), "%s", link.name);
-		struct stall_elf *found = open_candidate(dirs->dirs[i].fd, name);
-		if (found && belongs(elf, found, link.crc)) {
-			if (asprintf(ret_path, "%s/%s", dirs->dirs[i].path, name) < 0)
-				*ret_path = NULL;
-			return found;
-		}
-		stall_elf_destroy(found);
+		if (offer_link(search, elf, (int)i, name, &link))
+			return;
 	}
 	snprintf(name, sizeof(name), "%.*s/.debug/%s", folder + 1, path, link.name);
-	struct stall_elf *found = open_candidate(AT_FDCWD, name);
-	if (found && belongs(elf, found, link.crc)) {
-		*ret_path = strdup(name);
-		return found;
-	}
-	stall_elf_destroy(found);
-	return NULL;
+	offer_link(search, elf, -1, name, &link);
 }
 
-struct stall_error *stall_debug_file_open(const struct stall_debug_dirs *dirs,
+struct stall_error *stall_debug_file_open(const struct stall_search_dirs *dirs,
 					  const struct stall_elf *elf, const char *path,
 					  struct stall_elf **ret, char **ret_path)
 {
-	char *found_path = NULL, build_id[2 * STALL_BUILD_ID_MAX + 1];
+	char build_id[2 * STALL_BUILD_ID_MAX + 1];
+	struct search search = {.dirs = dirs};
 
 	stall_elf_build_id_text(elf, build_id);
-	struct stall_elf *found = stall_debug_dirs_find(dirs, build_id, &found_path);
-
-	if (!found && path)
-		found = find_by_link(dirs, elf, path, &found_path);
-	if (!found)
-		return NULL;
-	if (!found_path) {
-		stall_elf_destroy(found);
-		return &stall_enomem;
-	}
-	*ret = found;
-	*ret_path = found_path;
-	return NULL;
+	find_by_build_id(&search, build_id);
+	if (!search.elf && path)
+		find_by_link(&search, elf, path);
+	if (!search.elf && !search.distrust)
+		search.distrust = stall_search_dirs_distrust(dirs);
+	return end_search(&search, ret, ret_path);
 }

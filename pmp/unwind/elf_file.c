@@ -8,6 +8,8 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/lengths.h"
+#include "proc/path_status.h"
 
 #define PAGE ((uint64_t)4096)
 #define MAX_SECTION_NAMES (4U << 20)
@@ -18,17 +20,12 @@ static struct stall_error *bad(const char *what)
 	return stall_error_create(STALL_ERROR_FORMAT, "not a sound ELF file: %s", what);
 }
 
-static bool in_file(const struct stall_elf *elf, uint64_t offset, uint64_t size)
-{
-	return offset <= elf->size && size <= elf->size - offset;
-}
-
 struct stall_error *stall_elf_read(const struct stall_elf *elf, uint64_t offset, void *buf,
 				   size_t size)
 {
 	size_t done = 0;
 
-	if (!in_file(elf, offset, size))
+	if (!stall_fits(offset, size, elf->size))
 		return bad("data beyond its end");
 	if (elf->image) {
 		memcpy(buf, elf->image + offset, size);
@@ -51,7 +48,7 @@ struct stall_error *stall_elf_read(const struct stall_elf *elf, uint64_t offset,
 struct stall_error *stall_elf_load(const struct stall_elf *elf, uint64_t offset, uint64_t size,
 				   size_t limit, uint8_t **ret)
 {
-	if (!in_file(elf, offset, size))
+	if (!stall_fits(offset, size, elf->size))
 		return bad("data beyond its end");
 	if (size > limit)
 		return stall_error_create(STALL_ERROR_LIMIT,
@@ -161,15 +158,15 @@ bool stall_elf_next_note(const uint8_t *data, size_t size, size_t align, size_t 
 	Elf64_Nhdr header;
 	size_t at = *position, mask = align == 8 ? 7 : 3;
 
-	if (at > size || size - at < sizeof(header))
+	if (!stall_fits(at, sizeof(header), size))
 		return false;
 	memcpy(&header, data + at, sizeof(header));
 	at += sizeof(header);
-	if (header.n_namesz > size - at)
+	if (!stall_fits(at, header.n_namesz, size))
 		return false;
 	size_t name = at;
 	at = (at + header.n_namesz + mask) & ~mask;
-	if (at > size || header.n_descsz > size - at)
+	if (!stall_fits(at, header.n_descsz, size))
 		return false;
 	*ret = (struct stall_elf_note){
 		.type = header.n_type,
@@ -276,18 +273,18 @@ static struct stall_error *read_headers(struct stall_elf *elf)
 struct stall_error *stall_elf_open(int fd, struct stall_elf **ret)
 {
 	_cleanup_(stall_elf_destroyp) struct stall_elf *elf = calloc(1, sizeof(*elf));
-	struct stat st;
+	struct stall_path_status status;
 
 	if (!elf) {
 		close(fd);
 		return &stall_enomem;
 	}
 	elf->fd = fd;
-	if (fstat(fd, &st) < 0)
+	if (!stall_fd_status(fd, &status))
 		return stall_error_os(errno, "cannot stat the ELF file");
-	if (!S_ISREG(st.st_mode))
+	if (!S_ISREG(status.mode))
 		return stall_error_create(STALL_ERROR_FORMAT, "not a regular file");
-	elf->size = (uint64_t)st.st_size;
+	elf->size = status.size;
 	struct stall_error *err = read_headers(elf);
 	if (err)
 		return err;
@@ -365,8 +362,8 @@ struct stall_error *stall_elf_bias(const struct stall_elf *elf, uint64_t start, 
 			if (segment->p_type != PT_LOAD ||
 			    (executable && !(segment->p_flags & PF_X)))
 				continue;
-			if (__builtin_add_overflow(segment->p_offset, segment->p_filesz, &end) ||
-			    __builtin_add_overflow(end, PAGE - 1, &end))
+			if (!stall_add(segment->p_offset, segment->p_filesz, &end) ||
+			    !stall_add(end, PAGE - 1, &end))
 				continue;
 			if (offset < first || offset >= (end & ~(PAGE - 1)))
 				continue;

@@ -6,14 +6,15 @@
 #include <zstd.h>
 
 #include "base/cleanup.h"
+#include "base/lengths.h"
 
 #define PACKED_BY_ZSTD 2 // ELFCOMPRESS_ZSTD, which glibc 2.36 has no name for
 
 bool stall_elf_place_is_readable(const struct stall_elf *elf, const struct stall_elf_place *place,
 				 size_t limit)
 {
-	return place->size && place->size <= limit && place->offset <= elf->size &&
-	       place->stored <= elf->size - place->offset;
+	return place->size && place->size <= limit &&
+	       stall_fits(place->offset, place->stored, elf->size);
 }
 
 bool stall_elf_place_find(const struct stall_elf *elf, const char *name, size_t limit,

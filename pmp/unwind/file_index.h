@@ -6,10 +6,12 @@
 #include <stddef.h>
 
 #include "base/error.h"
+#include "unwind/search_dirs.h"
 
 struct stall_indexed_file {
 	char *build_id; // hex
-	char *path;
+	char *name;	// below dirs->dirs[dir]
+	size_t dir;
 };
 
 struct stall_file_index {
@@ -20,7 +22,8 @@ struct stall_file_index {
 
 // Adds the files below the directory: bounded in depth and number, without following links to
 // directories.
-struct stall_error *stall_file_index_add(struct stall_file_index *index, const char *dir);
+struct stall_error *stall_file_index_add(struct stall_file_index *index,
+					 const struct stall_search_dirs *dirs, size_t dir);
 void stall_file_index_deinit(struct stall_file_index *index);
 
 #endif

@@ -2,97 +2,36 @@
 #include "unwind/pack_dirs.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "base/cleanup.h"
-#include "unwind/debug_file.h"
+#include "base/trust.h"
 
-#define SYSTEM_DIR "/usr/share/stallscope/packs"
-
-static struct stall_error *add_dir(struct stall_pack_dirs *dirs, const char *path)
-{
-	size_t max = sizeof(dirs->dirs) / sizeof(dirs->dirs[0]);
-	int fd = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
-
-	if (fd < 0)
-		return NULL;
-	char *copy = dirs->count < max ? strdup(path) : NULL;
-	if (!copy) {
-		close(fd);
-		return dirs->count < max ? &stall_enomem
-					 : stall_error_create(STALL_ERROR_USAGE,
-							      "more than %d directories of packs",
-							      STALL_MAX_PACK_DIRS);
-	}
-	dirs->dirs[dirs->count].fd = fd;
-	dirs->dirs[dirs->count++].path = copy;
-	return NULL;
-}
-
-struct stall_error *stall_pack_dirs_init(struct stall_pack_dirs *dirs, const char *const *paths,
-					 size_t count)
-{
-	struct stall_pack_dirs made = {};
-	struct stall_error *err = NULL;
-
-	for (size_t i = 0; !err && i < count; i++)
-		err = add_dir(&made, paths[i]);
-	if (!err)
-		err = add_dir(&made, SYSTEM_DIR);
-	if (err) {
-		stall_pack_dirs_deinit(&made);
-		return err;
-	}
-	*dirs = made;
-	return NULL;
-}
-
-void stall_pack_dirs_deinit(struct stall_pack_dirs *dirs)
-{
-	for (size_t i = 0; i < dirs->count; i++) {
-		close(dirs->dirs[i].fd);
-		free(dirs->dirs[i].path);
-	}
-	dirs->count = 0;
-}
-
-// Who may not search a directory gets the same error for every name in it.
-static struct stall_error *open_error(int errnum, int dir, const char *path, const char *name)
-{
-	struct stat st;
-
-	if (errnum == EACCES && fstatat(dir, name, &st, AT_SYMLINK_NOFOLLOW) < 0)
-		return stall_error_create(STALL_ERROR_PERMISSION,
-					  "%s: the process that reads packs may not search this "
-					  "directory: give it and the packs in it mode a+rX",
-					  path);
-	return stall_error_os(errnum, "%s/%s", path, name);
-}
-
-static struct stall_error *open_pack(const struct stall_pack_dirs *dirs, size_t index,
+static struct stall_error *open_pack(const struct stall_search_dirs *dirs, size_t index,
 				     const char *name, const char *identity,
 				     struct stall_pack **ret)
 {
-	const char *path = dirs->dirs[index].path;
-	int fd = stall_open_file_at(dirs->dirs[index].fd, name);
+	int fd;
+	struct stall_error *err = stall_search_dirs_open(dirs, index, name, &fd);
 
-	if (fd < 0)
-		return errno == ENOENT ? NULL : open_error(errno, dirs->dirs[index].fd, path, name);
-	struct stall_error *err = stall_pack_open(fd, identity, ret);
+	if (err && err->errnum == ENOENT) {
+		stall_error_destroy(err);
+		return NULL;
+	}
+	if (stall_is_distrust(err))
+		return err;
+	if (!err)
+		err = stall_pack_open(fd, identity, ret);
 	if (!err || err == &stall_enomem)
 		return err;
-	struct stall_error *named =
-		stall_error_create(err->code, "%s/%s: %s", path, name, err->message);
+	struct stall_error *named = stall_error_create(err->code, "%s/%s: %s",
+						       dirs->dirs[index].path, name, err->message);
 	stall_error_destroy(err);
 	return named;
 }
 
-struct stall_error *stall_pack_dirs_find(const struct stall_pack_dirs *dirs, const char *identity,
+struct stall_error *stall_pack_dirs_find(const struct stall_search_dirs *dirs, const char *identity,
 					 struct stall_pack **ret, char **ret_path)
 {
 	char name[STALL_IDENTITY_MAX + sizeof(STALL_PACK_SUFFIX)];
@@ -118,17 +57,19 @@ struct stall_error *stall_pack_dirs_find(const struct stall_pack_dirs *dirs, con
 		*ret = no_cleanup_ptr(pack);
 		return NULL;
 	}
+	if (!first)
+		first = stall_search_dirs_distrust(dirs);
 	return no_cleanup_ptr(first);
 }
 
-struct stall_error *stall_pack_dirs_find_for(const struct stall_pack_dirs *dirs,
+struct stall_error *stall_pack_dirs_find_for(const struct stall_search_dirs *dirs,
 					     const struct stall_elf *elf, struct stall_pack **ret,
 					     char **ret_path)
 {
 	char identity[STALL_IDENTITY_MAX];
 
 	// The identity of a file without a build-id costs reading it.
-	if (!dirs->count || !stall_elf_identity(elf, identity))
+	if ((!dirs->count && !dirs->distrusted) || !stall_elf_identity(elf, identity))
 		return NULL;
 	return stall_pack_dirs_find(dirs, identity, ret, ret_path);
 }

@@ -10,6 +10,8 @@
 #include <zstd.h>
 
 #include "base/cleanup.h"
+#include "base/lengths.h"
+#include "proc/path_status.h"
 #include "unwind/bytes.h"
 
 // Unpacked blocks that are kept: neighbours in a file call one another.
@@ -60,8 +62,8 @@ static bool is_text(const char *text, size_t size)
 
 static bool is_in_file(const struct stall_pack_header *header, const struct stall_pack_place *place)
 {
-	return place->offset >= header->header_size && place->offset <= header->file_size &&
-	       place->packed <= header->file_size - place->offset;
+	return place->offset >= header->header_size &&
+	       stall_fits(place->offset, place->packed, header->file_size);
 }
 
 static struct stall_error *check_counts(const struct stall_pack_header *header)
@@ -147,15 +149,15 @@ static struct stall_error *read_blocks(struct stall_pack *pack)
 
 static struct stall_error *read_header(struct stall_pack *pack, const char *identity)
 {
-	struct stat st;
+	struct stall_path_status status;
 
-	if (fstat(pack->fd, &st) < 0)
+	if (!stall_fd_status(pack->fd, &status))
 		return stall_error_os(errno, "cannot read the pack");
-	if (!S_ISREG(st.st_mode) || (size_t)st.st_size < sizeof(pack->header))
+	if (!S_ISREG(status.mode) || status.size < sizeof(pack->header))
 		return stall_error_create(STALL_ERROR_FORMAT, "not a pack, or a torn one");
 	struct stall_error *err = read_at(pack->fd, 0, &pack->header, sizeof(pack->header));
 	if (!err)
-		err = check_start(&pack->header, (uint64_t)st.st_size);
+		err = check_start(&pack->header, status.size);
 	if (!err)
 		err = read_blocks(pack);
 	if (!err)
@@ -225,7 +227,7 @@ static bool next_name(uint64_t *at, uint64_t length, uint64_t names_size, uint32
 		return false;
 	if (*at % STALL_PACK_BLOCK + length + 1 > STALL_PACK_BLOCK)
 		*at += STALL_PACK_BLOCK - *at % STALL_PACK_BLOCK;
-	if (*at > names_size || length + 1 > names_size - *at)
+	if (!stall_fits(*at, length + 1, names_size))
 		return false;
 	*ret = (uint32_t)*at;
 	*at += length + 1;
@@ -249,7 +251,7 @@ static struct stall_error *visit_table(const struct stall_pack_header *header,
 		symbol.info = (uint8_t)stall_bytes_number(table, 1);
 		uint64_t length = stall_bytes_uleb(table);
 
-		if (table->torn || __builtin_add_overflow(symbol.address, step, &symbol.address) ||
+		if (table->torn || !stall_add(symbol.address, step, &symbol.address) ||
 		    !next_name(&at, length, header->names_size, &symbol.name))
 			return damaged("its table of symbols");
 		if (!visit(arg, &symbol))

@@ -3,6 +3,7 @@
 #ifndef STALL_PACK_FORMAT_H
 #define STALL_PACK_FORMAT_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #include "unwind/elf_identity.h"
@@ -29,6 +30,7 @@ struct stall_pack_place {
 	uint64_t offset;	// in the file
 	uint32_t packed, plain; // bytes
 };
+_Static_assert(sizeof(struct stall_pack_place) == 16, "the format of version 1");
 
 struct stall_pack_header {
 	char magic[8];
@@ -51,5 +53,9 @@ struct stall_pack_header {
 			// uint32_t block_packed[block_count];
 };
 _Static_assert(sizeof(struct stall_pack_header) == 336, "the format of version 1");
+_Static_assert(offsetof(struct stall_pack_header, checksum) == 24, "the format of version 1");
+_Static_assert(offsetof(struct stall_pack_header, table) == 64, "the format of version 1");
+_Static_assert(offsetof(struct stall_pack_header, identity) == 112, "the format of version 1");
+_Static_assert(offsetof(struct stall_pack_header, name) == 208, "the format of version 1");
 
 #endif

@@ -3,21 +3,15 @@
 
 #include <stdlib.h>
 
+#include "base/array.h"
 #include "base/cleanup.h"
+#include "base/lengths.h"
 
 bool stall_symbol_table_add(struct stall_symbol_table *table,
 			    const struct stall_symbol_entry *entry)
 {
-	if (table->count == table->capacity) {
-		size_t capacity = table->capacity ? table->capacity * 2 : 1024;
-		struct stall_symbol_entry *grown =
-			reallocarray(table->entries, capacity, sizeof(*table->entries));
-
-		if (!grown)
-			return false;
-		table->entries = grown;
-		table->capacity = capacity;
-	}
+	if (!stall_array_reserve(&table->entries, table->count, 1, &table->capacity))
+		return false;
 	table->entries[table->count++] = *entry;
 	return true;
 }
@@ -93,7 +87,7 @@ static uint64_t entry_end(const struct stall_symbol_entry *entry)
 {
 	uint64_t end;
 
-	return __builtin_add_overflow(entry->address, entry->size, &end) ? UINT64_MAX : end;
+	return stall_add(entry->address, entry->size, &end) ? end : UINT64_MAX;
 }
 
 struct stall_error *stall_symbol_table_finish(struct stall_symbol_table *table)

@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "unwind/symbolize.h"
 
-#include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "proc/path_open.h"
 #include "unwind/binary.h"
+#include "unwind/debug_file.h"
 #include "unwind/file_index.h"
+#include "unwind/pack_dirs.h"
+#include "unwind/search_dirs.h"
 
 #define MAX_OPEN 512 // files kept open; no real list needs more
 
@@ -20,10 +25,8 @@ struct known {
 };
 
 struct stall_symbolizer {
-	struct stall_debug_dirs debug_dirs;
-	struct stall_pack_dirs pack_dirs;
-	char **dirs;
-	size_t dir_count;
+	struct stall_search_dirs debug_dirs, pack_dirs;
+	size_t dir_count; // of debug_dirs: those that were given
 	bool scanned;
 	struct stall_file_index index;
 	struct known known[MAX_OPEN];
@@ -45,23 +48,20 @@ struct stall_error *stall_symbolizer_create(const struct stall_symbolizer_option
 
 	if (!symbolizer)
 		return &stall_enomem;
-	symbolizer->dirs = calloc(count + 1, sizeof(*symbolizer->dirs));
-	if (!symbolizer->dirs)
-		return &stall_enomem;
+	// Each of them must be there: they come before the system's.
 	for (size_t i = 0; i < count; i++) {
-		_cleanup_close_ int fd = open(dirs[i], O_PATH | O_DIRECTORY | O_CLOEXEC);
+		int root;
+		struct stall_error *err = stall_path_add_root(dirs[i], STALL_PATH_TRUSTED, &root);
 
-		if (fd < 0)
-			return stall_error_os(errno, "cannot search %s", dirs[i]);
-		symbolizer->dirs[i] = strdup(dirs[i]);
-		if (!symbolizer->dirs[i])
-			return &stall_enomem;
-		symbolizer->dir_count++;
+		if (err)
+			return err;
 	}
-	struct stall_error *err = stall_debug_dirs_init(&symbolizer->debug_dirs, dirs, count);
+	symbolizer->dir_count = count;
+	struct stall_error *err =
+		stall_search_dirs_init(&symbolizer->debug_dirs, dirs, count, STALL_DEBUG_DIR);
 	if (!err)
-		err = stall_pack_dirs_init(&symbolizer->pack_dirs, options->pack_dirs,
-					   options->pack_dir_count);
+		err = stall_search_dirs_init(&symbolizer->pack_dirs, options->pack_dirs,
+					     options->pack_dir_count, STALL_PACK_DIR);
 	if (err)
 		return err;
 	*ret = no_cleanup_ptr(symbolizer);
@@ -78,11 +78,8 @@ void stall_symbolizer_destroy(struct stall_symbolizer *symbolizer)
 		free(symbolizer->known[i].path);
 		free(symbolizer->known[i].file);
 	}
-	for (size_t i = 0; i < symbolizer->dir_count; i++)
-		free(symbolizer->dirs[i]);
-	free(symbolizer->dirs);
-	stall_debug_dirs_deinit(&symbolizer->debug_dirs);
-	stall_pack_dirs_deinit(&symbolizer->pack_dirs);
+	stall_search_dirs_deinit(&symbolizer->debug_dirs);
+	stall_search_dirs_deinit(&symbolizer->pack_dirs);
 	stall_file_index_deinit(&symbolizer->index);
 	free(symbolizer);
 }
@@ -130,13 +127,10 @@ static void offer(struct search *search, struct stall_elf *elf, char *file)
 	search->complete = complete;
 }
 
-static void offer_path(struct search *search, const char *path)
+static void offer_file(struct search *search, int fd, const char *path)
 {
 	struct stall_elf *elf = NULL;
-	int fd = stall_open_file_at(AT_FDCWD, path);
 
-	if (fd < 0)
-		return;
 	stall_error_destroy(stall_elf_open(fd, &elf));
 	if (elf)
 		offer(search, elf, strdup(path));
@@ -150,27 +144,36 @@ static struct stall_error *scan_dirs(struct stall_symbolizer *symbolizer)
 		return NULL;
 	symbolizer->scanned = true;
 	for (size_t i = 0; !err && i < symbolizer->dir_count; i++)
-		err = stall_file_index_add(&symbolizer->index, symbolizer->dirs[i]);
+		err = stall_file_index_add(&symbolizer->index, &symbolizer->debug_dirs, i);
 	return err;
 }
 
 static struct stall_error *search_by_build_id(struct search *search)
 {
 	struct stall_symbolizer *symbolizer = search->symbolizer;
+	struct stall_elf *elf = NULL;
 	char *file = NULL;
-	struct stall_elf *elf =
-		stall_debug_dirs_find(&symbolizer->debug_dirs, search->build_id, &file);
 
+	struct stall_error *err =
+		stall_debug_dirs_find(&symbolizer->debug_dirs, search->build_id, &elf, &file);
 	if (elf)
 		offer(search, elf, file);
-	if (search->complete)
-		return NULL;
-	struct stall_error *err = scan_dirs(symbolizer);
+	if (err || search->complete)
+		return err;
+	err = scan_dirs(symbolizer);
 	for (size_t i = 0; !err && !search->complete && i < symbolizer->index.count; i++) {
 		const struct stall_indexed_file *indexed = &symbolizer->index.files[i];
+		char path[2 * PATH_MAX];
+		int fd;
 
-		if (strcmp(indexed->build_id, search->build_id) == 0)
-			offer_path(search, indexed->path);
+		if (strcmp(indexed->build_id, search->build_id))
+			continue;
+		snprintf(path, sizeof(path), "%s/%s",
+			 symbolizer->debug_dirs.dirs[indexed->dir].path, indexed->name);
+		err = stall_search_dirs_open(&symbolizer->debug_dirs, indexed->dir, indexed->name,
+					     &fd);
+		if (!err)
+			offer_file(search, fd, path);
 	}
 	return err;
 }
@@ -188,13 +191,25 @@ static struct stall_error *find_pack(struct search *search, struct stall_binary 
 	return stall_binary_create_packed(no_cleanup_ptr(pack), path, ret);
 }
 
+static void offer_named(struct search *search, const char *path)
+{
+	const struct stall_path named = {.folder = AT_FDCWD, .name = path};
+	int fd;
+	_cleanup_error_ struct stall_error *err =
+		stall_path_open(&named, STALL_PATH_READ, &fd, NULL);
+
+	if (!err)
+		offer_file(search, fd, path);
+}
+
 static struct stall_error *find_file(struct search *search, const char *path,
 				     struct stall_binary **ret)
 {
 	struct stall_error *err = search->build_id ? search_by_build_id(search) : NULL;
 
+	// The program itself, as the request names it: no other is searched for.
 	if (!err && path && !search->complete)
-		offer_path(search, path);
+		offer_named(search, path);
 	if (!err && search->elf) {
 		struct stall_elf *elf = search->elf;
 

@@ -18,9 +18,10 @@ struct stall_symbolized {
 };
 
 // `dirs` are searched for .build-id/xx/yyy.debug first, then, once, scanned for ELF files (bounded
-// in depth and number); /usr/lib/debug is always searched. A directory that cannot be opened is an
-// error. Where no file has static functions, a pack is searched for; of `pack_dirs`, a missing one
-// is skipped.
+// in depth and number); /usr/lib/debug is always searched. A directory that cannot be opened, or that
+// others can change (trust.h), is an error. Where no file has static functions, a pack is searched for; of `pack_dirs`, a missing one
+// is skipped. The files in them are opened later: their owners are compared with this process's user of
+// now.
 struct stall_symbolizer_options {
 	const char *const *dirs;
 	size_t dir_count;

@@ -48,7 +48,7 @@ struct stall_module_info {
 			     // "none"
 	const char *cfi;     // static: ".eh_frame", ".debug_frame", "both", "none"
 	const char *debug_file; // path of the separate debug file or the pack, or NULL
-	const char *pack_error; // names its pack and why it is not used, or NULL
+	const char *pack_error; // names its pack or debug file and why it is not used, or NULL
 	const char *error;	// why it could not be read, or NULL
 };
 

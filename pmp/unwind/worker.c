@@ -14,6 +14,10 @@
 #include "base/child_process.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "proc/path_broker.h"
+#include "proc/proc_stat.h"
+#include "sandbox/sandbox.h"
+#include "unwind/debug_file.h"
 #include "unwind/worker_child.h"
 #include "unwind/worker_job.h"
 #include "unwind/worker_result.h"
@@ -26,13 +30,12 @@
 
 struct stall_worker {
 	struct stall_arena *arena;
-	char *debug_dir;
-	char *pack_dirs[STALL_MAX_PACK_DIRS];
-	size_t pack_dir_count;
+	struct stall_search_dirs debug_dirs, pack_dirs;
 	unsigned int deadline_ms;
+	unsigned int missing_layers;
 	uint8_t *region;
-	pid_t pid; // 0: none
-	int socket;
+	pid_t pid;	   // 0: none
+	int socket, files; // for jobs, and for files that are opened for the child
 	struct stall_bad_files bad_files;
 	// The last file of a worker that died or was late, where that alone proves nothing.
 	struct stall_bad_file suspect;
@@ -43,18 +46,16 @@ struct stall_worker {
 	size_t reads; // of this job
 };
 
-// The child is ours and not waited for yet, so its pid is its own.
-static void stop_child(struct stall_worker *worker)
+// False: it waits for a disk, and cannot be ended now.
+static bool stop_child(struct stall_worker *worker)
 {
-	// In a sandbox kill(2) is forbidden: the worker then ends as its socket closes, or with us.
-	if (worker->pid > 0 && kill(worker->pid, SIGKILL) == 0) {
-		while (waitpid(worker->pid, NULL, 0) < 0 && errno == EINTR)
-			;
-	}
-	if (worker->socket >= 0)
-		close(worker->socket);
+	bool ended = worker->pid <= 0 || stall_child_end(worker->pid);
+
+	stall_closep(&worker->socket);
+	stall_closep(&worker->files);
 	worker->pid = 0;
-	worker->socket = -1;
+	worker->socket = worker->files = -1;
+	return ended;
 }
 
 static bool send_answer(struct stall_worker *worker, const struct stall_protocol_message *message,
@@ -66,22 +67,36 @@ static bool send_answer(struct stall_worker *worker, const struct stall_protocol
 	return stall_send_descriptor(worker->socket, parts, size ? 2 : 1, fd, MSG_DONTWAIT) >= 0;
 }
 
-enum outcome { OUTCOME_MESSAGE, OUTCOME_DIED, OUTCOME_LATE };
+enum outcome { OUTCOME_MESSAGE, OUTCOME_DIED, OUTCOME_STUCK, OUTCOME_LATE };
+
+#define LOOK_MS 250   // from one look at a child that says nothing to the next
+#define STUCK_LOOKS 4 // of a child that waits for a disk, and gets nothing from it
 
 static enum outcome receive(struct stall_worker *worker, uint64_t until_ns,
 			    struct stall_protocol_message *ret)
 {
+	struct stall_stuck stuck = {};
+
 	for (;;) {
-		struct pollfd pollfd = {.fd = worker->socket, .events = POLLIN};
+		struct pollfd polled[] = {{.fd = worker->socket, .events = POLLIN},
+					  {.fd = worker->files, .events = POLLIN}};
 		uint64_t now = stall_clock_ns(CLOCK_MONOTONIC);
 
 		if (now >= until_ns)
 			return OUTCOME_LATE;
-		int rc = poll(&pollfd, 1, (int)((until_ns - now) / 1000000 + 1));
+		uint64_t left_ms = (until_ns - now) / 1000000 + 1;
+		int rc = poll(polled, 2, left_ms < LOOK_MS ? (int)left_ms : LOOK_MS);
+		if (rc == 0 && left_ms > LOOK_MS &&
+		    stall_child_is_stuck(worker->pid, &stuck) >= STUCK_LOOKS)
+			return OUTCOME_STUCK;
 		if (rc == 0 || (rc < 0 && errno == EINTR))
 			continue;
 		if (rc < 0)
 			return OUTCOME_DIED;
+		if (polled[1].revents && !stall_path_answer(worker->files))
+			return OUTCOME_DIED;
+		if (!polled[0].revents)
+			continue;
 		// Without room for control data, descriptors that a worker may send are dropped.
 		ssize_t n = recv(worker->socket, ret, sizeof(*ret), MSG_DONTWAIT);
 		if (n < 0 && (errno == EAGAIN || errno == EINTR))
@@ -100,20 +115,26 @@ static void share_memory(const struct stall_worker *worker, bool share)
 
 static struct stall_error *start_child(struct stall_worker *worker)
 {
-	int sockets[2];
+	int sockets[2], files[2];
 	struct stall_protocol_message message;
 
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets) < 0)
 		return stall_error_os(errno, "cannot make a socket for the unwinding process");
+	worker->socket = sockets[0];
+	_cleanup_close_ int its_socket = sockets[1];
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, files) < 0)
+		return stall_error_os(errno, "cannot make a socket for the unwinding process");
+	worker->files = files[0];
+	_cleanup_close_ int its_files = files[1];
 	struct stall_worker_child child = {
 		.arena = worker->arena,
 		.region = worker->region,
 		.region_size = STALL_WORKER_REGION,
-		.socket = sockets[1],
+		.socket = its_socket,
+		.files = its_files,
 		.parent = getpid(),
-		.debug_dir = worker->debug_dir,
-		.pack_dirs = (const char *const *)worker->pack_dirs,
-		.pack_dir_count = worker->pack_dir_count,
+		.debug_dirs = &worker->debug_dirs,
+		.pack_dirs = &worker->pack_dirs,
 	};
 	worker->has_seen = worker->has_seen_several = false;
 	share_memory(worker, true);
@@ -122,8 +143,6 @@ static struct stall_error *start_child(struct stall_worker *worker)
 		stall_worker_child_main(&child);
 	int errnum = errno;
 	share_memory(worker, false);
-	close(sockets[1]);
-	worker->socket = sockets[0];
 	if (pid < 0) {
 		stop_child(worker);
 		return stall_error_os(errnum, "cannot fork the unwinding process");
@@ -132,8 +151,10 @@ static struct stall_error *start_child(struct stall_worker *worker)
 	enum outcome outcome =
 		receive(worker, stall_clock_ns(CLOCK_MONOTONIC) + START_NS, &message);
 	if (outcome == OUTCOME_MESSAGE && message.type == STALL_PROTOCOL_READY &&
-	    message.status == 0)
+	    message.status == 0) {
+		worker->missing_layers = message.module & ((1U << STALL_SANDBOX_LAYERS) - 1);
 		return NULL;
+	}
 	stop_child(worker);
 	if (outcome == OUTCOME_MESSAGE && message.status > 0)
 		return stall_error_os(message.status,
@@ -154,26 +175,25 @@ struct stall_error *stall_worker_create(struct stall_arena *arena,
 
 	if (!worker)
 		return &stall_enomem;
-	worker->socket = -1;
+	worker->socket = worker->files = -1;
 	worker->arena = arena;
 	worker->deadline_ms =
 		options->deadline_ms ? options->deadline_ms : STALL_DEFAULT_DEADLINE_MS;
-	worker->debug_dir = options->debug_dir ? strdup(options->debug_dir) : NULL;
-	if (options->debug_dir && !worker->debug_dir)
-		return &stall_enomem;
-	for (size_t i = 0; i < options->pack_dir_count && i < STALL_MAX_PACK_DIRS; i++) {
-		worker->pack_dirs[i] = strdup(options->pack_dirs[i]);
-		if (!worker->pack_dirs[i])
-			return &stall_enomem;
-		worker->pack_dir_count++;
-	}
+	struct stall_error *err =
+		stall_search_dirs_init(&worker->debug_dirs, &options->debug_dir,
+				       options->debug_dir ? 1 : 0, STALL_DEBUG_DIR);
+	if (!err)
+		err = stall_search_dirs_init(&worker->pack_dirs, options->pack_dirs,
+					     options->pack_dir_count, STALL_PACK_DIR);
+	if (err)
+		return err;
 	void *region = mmap(NULL, STALL_WORKER_REGION, PROT_READ | PROT_WRITE,
 			    MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (region == MAP_FAILED)
 		return stall_error_os(errno, "cannot reserve memory for the unwinding process");
 	worker->region = region;
 	madvise(region, STALL_WORKER_REGION, MADV_DONTDUMP);
-	struct stall_error *err = start_child(worker);
+	err = start_child(worker);
 	if (err)
 		return err;
 	*ret = no_cleanup_ptr(worker);
@@ -187,10 +207,14 @@ void stall_worker_destroy(struct stall_worker *worker)
 	stop_child(worker);
 	if (worker->region)
 		munmap(worker->region, STALL_WORKER_REGION);
-	for (size_t i = 0; i < worker->pack_dir_count; i++)
-		free(worker->pack_dirs[i]);
-	free(worker->debug_dir);
+	stall_search_dirs_deinit(&worker->debug_dirs);
+	stall_search_dirs_deinit(&worker->pack_dirs);
 	free(worker);
+}
+
+unsigned int stall_worker_missing_layers(const struct stall_worker *worker)
+{
+	return worker->missing_layers;
 }
 
 static bool answer_file(struct stall_worker *worker, const struct stall_job_layout *layout,
@@ -277,7 +301,7 @@ static bool read_accused(const struct stall_worker *worker, const struct stall_j
 }
 
 // Keeps the file that the worker was busy with away from the next worker: at once where the worker
-// died of it, the second time where it was late, which a busy machine may cause. A worker that has
+// died of it or its disk does not answer, the second time where it was late, which a busy machine may cause. A worker that has
 // had data of several processes is not trusted: the file that it names is tried first.
 static void accuse(struct stall_worker *worker, const struct stall_job_layout *layout, bool late)
 {
@@ -373,7 +397,8 @@ static struct stall_error *run(struct stall_worker *worker, struct stall_job_lay
 	enum outcome outcome = OUTCOME_DIED;
 
 	*ret_partial = true;
-	for (int i = 0; i < MAX_ATTEMPTS && outcome == OUTCOME_DIED; i++) {
+	for (int i = 0; i < MAX_ATTEMPTS && (outcome == OUTCOME_DIED || outcome == OUTCOME_STUCK);
+	     i++) {
 		struct stall_error *err =
 			worker->has_suspect ? try_suspect(worker, layout, task, deadline) : NULL;
 
@@ -562,6 +587,23 @@ static struct stall_error *fill_patterns(struct stall_job_layout *layout, void *
 	return stall_job_fill_queries(layout, patterns->entries, places);
 }
 
+// NULL: out of memory.
+static char *describe_refused(const struct stall_job_layout *layout, const char *strings,
+			      size_t size, const struct stall_protocol_query *entry,
+			      const struct stall_module *module)
+{
+	struct stall_protocol_module_info info;
+	char *text;
+
+	memcpy(&info, layout->region + layout->job.infos + (entry->found - 1) * sizeof(info),
+	       sizeof(info));
+	const char *symbol = stall_result_string(strings, size, entry->symbol);
+	const char *from = stall_result_string(strings, size, info.debug_file);
+	int length = asprintf(&text, "no function of %s starts at the symbol %s%s%s", module->path,
+			      symbol ? symbol : "?", from ? " of " : "", from ? from : "");
+	return length < 0 ? NULL : text;
+}
+
 // A place that the worker reports is only used if it is in a file of that very process.
 static bool read_place(const struct stall_job_layout *layout, uint32_t process,
 		       const struct stall_protocol_query *entry, struct stall_function_place *ret)
@@ -572,16 +614,52 @@ static bool read_place(const struct stall_job_layout *layout, uint32_t process,
 	if (!entry->found || !stall_job_module(layout, entry->found - 1, &of_process, &module) ||
 	    of_process != process)
 		return false;
+	*ret = (struct stall_function_place){.module = module};
+	if (entry->address == UINT64_MAX)
+		return true;
 	if (!stall_protocol_key_read(&layout->snapshot->processes[process].maps->modules[module],
 				     &key) ||
 	    entry->address >= key.size)
 		return false;
-	ret->module = module;
 	ret->file_offset = entry->address;
 	ret->skipped = entry->offset <= entry->address ? (uint8_t)entry->offset : 0;
 	ret->stepped = entry->size & STALL_PROTOCOL_STEPPED;
 	ret->clone = entry->size & STALL_PROTOCOL_CLONE;
 	return true;
+}
+
+// Reads the answers, one by one, into *ret.
+static struct stall_error *read_places(const struct stall_job_layout *layout,
+				       const struct patterns *patterns,
+				       struct stall_function_place *ret, size_t *ret_count)
+{
+	const struct stall_maps *maps = layout->snapshot->processes[patterns->process].maps;
+	_cleanup_free_ char *strings = NULL;
+	size_t size, places = patterns->count * STALL_PROTOCOL_PLACES;
+	struct stall_error *err = stall_result_strings(layout, &strings, &size);
+
+	for (size_t i = 0; !err && i < places; i++) {
+		const struct stall_protocol_query *entry = &patterns->entries[i];
+		struct stall_function_place *place = &ret[*ret_count];
+
+		if (!read_place(layout, patterns->process, entry, place))
+			continue;
+		place->pattern = (uint32_t)(i / STALL_PROTOCOL_PLACES);
+		++*ret_count;
+		if (entry->address != UINT64_MAX)
+			continue;
+		place->refused = describe_refused(layout, strings, size, entry,
+						  &maps->modules[place->module]);
+		if (!place->refused)
+			err = &stall_enomem;
+	}
+	return err;
+}
+
+void stall_function_places_deinit(struct stall_function_place *places, size_t count)
+{
+	for (size_t i = 0; i < count; i++)
+		free(places[i].refused);
 }
 
 _Static_assert(STALL_FUNCTION_PLACES == STALL_PROTOCOL_PLACES,
@@ -597,9 +675,9 @@ struct stall_error *stall_worker_find_functions(struct stall_worker *worker,
 	size_t places = pattern_count * STALL_PROTOCOL_PLACES;
 	_cleanup_free_ struct stall_protocol_query *entries = calloc(places + 1, sizeof(*entries));
 	struct patterns job = {process, patterns, pattern_count, entries};
-	size_t count = 0;
 	bool partial;
 
+	*ret_count = 0;
 	if (!entries)
 		return &stall_enomem;
 	struct stall_error *err =
@@ -608,11 +686,5 @@ struct stall_error *stall_worker_find_functions(struct stall_worker *worker,
 	if (err)
 		return err;
 	memcpy(entries, layout.region + layout.job.queries, places * sizeof(*entries));
-	for (size_t i = 0; i < places; i++) {
-		if (!read_place(&layout, process, &entries[i], &ret[count]))
-			continue;
-		ret[count++].pattern = (uint32_t)(i / STALL_PROTOCOL_PLACES);
-	}
-	*ret_count = count;
-	return NULL;
+	return read_places(&layout, &job, ret, ret_count);
 }

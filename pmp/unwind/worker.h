@@ -16,7 +16,7 @@
 
 struct stall_worker_options {
 	const char *debug_dir; // searched in addition to /usr/lib/debug; may be NULL
-	// Searched before /usr/share/stallscope/packs; at most STALL_MAX_PACK_DIRS.
+	// Searched before /usr/share/stallscope/packs; at most STALL_MAX_SEARCH_DIRS.
 	const char *const *pack_dirs;
 	size_t pack_dir_count;
 	unsigned int deadline_ms;
@@ -24,12 +24,13 @@ struct stall_worker_options {
 
 struct stall_worker;
 
-// Forks the child: nobody's uid, no capabilities, no_new_privs, not dumpable, memory and CPU
-// limits. The arena must be initialised before, so that the child has it too.
+// Forks the child, in a sandbox (sandbox/sandbox.h). The arena must be initialised before, so that the child has it too.
 struct stall_error *stall_worker_create(struct stall_arena *arena,
 					const struct stall_worker_options *options,
 					struct stall_worker **ret);
 void stall_worker_destroy(struct stall_worker *worker);
+// The layers that the child's sandbox lacks, as of stall_sandbox_enter().
+unsigned int stall_worker_missing_layers(const struct stall_worker *worker);
 
 // Never fails because of the contents of the target's files: those give partial results.
 struct stall_error *stall_worker_unwind(struct stall_worker *worker,
@@ -64,22 +65,26 @@ struct stall_error *stall_worker_find_main_data(struct stall_worker *worker,
 // The places for uprobes at functions, in the files of the process's modules: at their first
 // instruction, or at the one after an ENDBR64, which can be emulated more often. A pattern is that
 // of fnmatch(3), for the linkage name without a clone's suffix. Cold parts of functions are not
-// found. At most STALL_FUNCTION_PLACES a pattern.
+// found. At most STALL_FUNCTION_PLACES a pattern. A symbol, of whatever file, is only believed if the
+// unwind information of the mapped file has a function that starts there.
 #define STALL_FUNCTION_PLACES 16
 struct stall_function_place {
 	uint32_t pattern; // index
 	uint32_t module;  // of the process
+	char *refused;	  // no place: a sentence that says why; else NULL
 	uint64_t file_offset;
 	uint8_t skipped; // bytes of the function before the place: those of the ENDBR64
 	bool clone;	 // ".part.0", ".constprop.1", ...: its arguments may be others
 	bool stepped;	 // the kernel cannot emulate the instruction: a hit costs many times more
 };
-// *ret has room for pattern_count * STALL_FUNCTION_PLACES of them.
+// *ret has room for pattern_count * STALL_FUNCTION_PLACES of them. Deinit those that were found, on
+// failure too.
 struct stall_error *stall_worker_find_functions(struct stall_worker *worker,
 						const struct stall_snapshot *snapshot,
 						uint32_t process, const char *const *patterns,
 						size_t pattern_count,
 						struct stall_function_place *ret,
 						size_t *ret_count);
+void stall_function_places_deinit(struct stall_function_place *places, size_t count);
 
 #endif

@@ -6,44 +6,38 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include "base/child_process.h"
-#include "unwind/sandbox.h"
+#include "proc/path_broker.h"
+#include "sandbox/sandbox.h"
 #include "unwind/worker_queries.h"
 #include "unwind/worker_unwind.h"
 
 #define SOCKET STALL_CHILD_FD
+#define FILES (STALL_CHILD_FD + 1)
 #define MEMORY_LIMIT ((size_t)4 << 30) // without the shared regions
 
-static struct stall_error *enter(struct stall_worker_child *child, struct stall_worker_state *state)
+static struct stall_error *enter(struct stall_worker_child *child, struct stall_worker_state *state,
+				 unsigned int *ret_missing)
 {
-	struct rlimit no_files = {0, 0};
-	struct stall_sandbox_options options = {
-		.die_with_parent = true,
+	const int fds[] = {child->socket, child->files};
+	const struct stall_sandbox_options options = {
+		.parent = child->parent,
 		.memory_limit = MEMORY_LIMIT + child->arena->size + child->region_size,
 	};
 
 	stall_child_set_signals();
 	signal(SIGPROF, SIG_DFL); // demangle.c
-	stall_child_keep_only(&child->socket, 1);
-	child->socket = SOCKET;
+	stall_child_keep_only(fds, 2);
 	mprotect(child->arena->base, child->arena->size, PROT_READ);
-	struct stall_error *err =
-		stall_debug_dirs_init(&state->dirs, &child->debug_dir, child->debug_dir ? 1 : 0);
-	if (!err)
-		err = stall_pack_dirs_init(&state->packs, child->pack_dirs, child->pack_dir_count);
-	if (err)
-		return err;
+	state->dirs = child->debug_dirs;
+	state->packs = child->pack_dirs;
 	state->pages = calloc(STALL_LIVE_PAGES, sizeof(*state->pages));
 	if (!state->pages)
 		return &stall_enomem;
-	setrlimit(RLIMIT_FSIZE, &no_files);
-	err = stall_sandbox_enter(&options);
-	// The parent may have ended before the sandbox tied this process to it.
-	if (!err && getppid() != child->parent)
-		_exit(0);
+	struct stall_error *err = stall_sandbox_enter(&options, ret_missing);
+	stall_path_ask(FILES);
 	return err;
 }
 
@@ -101,7 +95,7 @@ _Noreturn void stall_worker_child_main(struct stall_worker_child *child)
 	state.stacks_base = child->arena->base;
 	state.region = child->region;
 	state.socket = SOCKET;
-	struct stall_error *err = enter(child, &state);
+	struct stall_error *err = enter(child, &state, &message.module);
 	if (err)
 		message.status = err->errnum ? err->errnum : EINVAL;
 	if (!stall_worker_send(&state, &message) || err)

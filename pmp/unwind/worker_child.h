@@ -8,16 +8,15 @@
 #include <sys/types.h>
 
 #include "base/arena.h"
+#include "unwind/search_dirs.h"
 
 struct stall_worker_child {
 	const struct stall_arena *arena;
 	uint8_t *region;
 	size_t region_size;
-	int socket;
+	int socket, files; // for jobs, and for files that the parent opens
 	pid_t parent;
-	const char *debug_dir; // may be NULL
-	const char *const *pack_dirs;
-	size_t pack_dir_count;
+	const struct stall_search_dirs *debug_dirs, *pack_dirs;
 };
 
 // In the forked child: drops its privileges and runs jobs until the socket closes.

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "unwind/worker_job.h"
+#include "proc/path_status.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
+
+#include "base/lengths.h"
 
 struct stall_bad_file_owner stall_bad_file_owner(const struct stall_process *process)
 {
@@ -75,8 +77,7 @@ static void *take(struct stall_job_layout *layout, size_t count, size_t size, ui
 	size_t at = (layout->used + 15) & ~(size_t)15;
 	size_t bytes;
 
-	if (__builtin_mul_overflow(count, size, &bytes) || at > layout->size ||
-	    bytes > layout->size - at)
+	if (!stall_mul(count, size, &bytes) || !stall_fits(at, bytes, layout->size))
 		return NULL;
 	layout->used = at + bytes;
 	*ret_at = at;
@@ -103,16 +104,16 @@ uint64_t stall_job_string(struct stall_job_layout *layout, const char *text)
 
 bool stall_protocol_key_read(const struct stall_module *module, struct stall_protocol_key *ret)
 {
-	struct stat st;
+	struct stall_path_status status;
 
 	// The file's own numbers: those in /proc/PID/maps differ from them on overlayfs and btrfs.
-	if (module->fd < 0 || fstat(module->fd, &st) < 0)
+	if (module->fd < 0 || !stall_fd_status(module->fd, &status))
 		return false;
 	*ret = (struct stall_protocol_key){
-		.dev = st.st_dev,
-		.ino = st.st_ino,
-		.size = (uint64_t)st.st_size,
-		.mtime_ns = (uint64_t)st.st_mtim.tv_sec * 1000000000 + (uint64_t)st.st_mtim.tv_nsec,
+		.dev = status.dev,
+		.ino = status.ino,
+		.size = status.size,
+		.mtime_ns = status.mtime_ns,
 	};
 	return true;
 }

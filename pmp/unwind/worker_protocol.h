@@ -15,10 +15,11 @@
 #define STALL_PROTOCOL_PAGE 4096
 
 enum stall_protocol_type {
-	STALL_PROTOCOL_READY = 1, // worker: the sandbox is up; `status` 0 or an errno
-	STALL_PROTOCOL_JOB,	  // probe: do the job in the region
-	STALL_PROTOCOL_DONE,	  // worker: the result is in the region
-	STALL_PROTOCOL_FILE,	  // worker: requests the file of job module `module`
+	// worker: the sandbox is up; `status` 0 or an errno, `module` the layers that it lacks
+	STALL_PROTOCOL_READY = 1,
+	STALL_PROTOCOL_JOB,  // probe: do the job in the region
+	STALL_PROTOCOL_DONE, // worker: the result is in the region
+	STALL_PROTOCOL_FILE, // worker: requests the file of job module `module`
 	STALL_PROTOCOL_READ, // worker: requests the page at `address`; the answer holds `size` bytes
 };
 
@@ -30,6 +31,7 @@ struct stall_protocol_message {
 	uint64_t address;
 	uint64_t size;
 };
+_Static_assert(sizeof(struct stall_protocol_message) == 32, "no holes");
 
 enum stall_protocol_kind {
 	STALL_PROTOCOL_UNWIND,
@@ -43,16 +45,19 @@ struct stall_protocol_process {
 	uint32_t first_module, module_count;
 	uint32_t main_module; // of the job; UINT32_MAX unknown
 };
+_Static_assert(sizeof(struct stall_protocol_process) == 20, "no holes");
 
 struct stall_protocol_mapping {
 	uint64_t start, end, offset;
 	uint32_t module; // of the job
 };
+_Static_assert(sizeof(struct stall_protocol_mapping) == 32, "whole words");
 
 // Identifies a file that may be in the cache.
 struct stall_protocol_key {
 	uint64_t dev, ino, size, mtime_ns;
 };
+_Static_assert(sizeof(struct stall_protocol_key) == 32, "no holes");
 
 struct stall_protocol_module {
 	uint32_t process, module; // of the snapshot
@@ -62,6 +67,7 @@ struct stall_protocol_module {
 	uint8_t bad;	// a worker died of it
 	struct stall_protocol_key key;
 };
+_Static_assert(sizeof(struct stall_protocol_module) == 80, "whole words");
 
 struct stall_protocol_thread {
 	uint32_t process;
@@ -69,17 +75,22 @@ struct stall_protocol_thread {
 	uint64_t stack_address, stack_size;
 	uint64_t stack; // offset in the arena
 };
+_Static_assert(sizeof(struct stall_protocol_thread) == 32 + sizeof(struct stall_regs),
+	       "whole words");
 
 struct stall_protocol_query {
 	uint32_t process;
 	uint64_t address; // NAME_DATA: in. FIND_DATA: out. FIND_FUNCTIONS: out, in the file
 	uint64_t name;	  // FIND_DATA: offset of a string in the region. FIND_FUNCTIONS: a pattern
 	// Out:
-	uint32_t found;	       // NAME_DATA: a string of the result + 1; FIND_DATA: 1; 0: none
-			       // FIND_FUNCTIONS: job module + 1
+	uint32_t found;	 // NAME_DATA: a string of the result + 1; FIND_DATA: 1; 0: none
+			 // FIND_FUNCTIONS: job module + 1
+	uint32_t symbol; // FIND_FUNCTIONS, `address` is UINT64_MAX: a string of the result + 1: a
+			 // symbol at whose address no function of the file starts
 	uint64_t offset, size; // FIND_FUNCTIONS: bytes skipped; flags
 			       // FIND_DATA: `offset` is in: 0 or STALL_PROTOCOL_MAIN_ONLY
 };
+_Static_assert(sizeof(struct stall_protocol_query) == 48, "whole words");
 
 #define STALL_PROTOCOL_MAIN_ONLY 1 // not in other modules than the main program
 
@@ -92,6 +103,7 @@ struct stall_protocol_frame {
 	uint32_t process, module; // module of the snapshot, or STALL_NO_MODULE
 	uint32_t symbol, linkage; // strings of the result + 1; 0: none
 };
+_Static_assert(sizeof(struct stall_protocol_frame) == 40, "no holes");
 
 struct stall_protocol_stack {
 	uint64_t first; // index into the result's indexes
@@ -100,6 +112,7 @@ struct stall_protocol_stack {
 	uint32_t live_reads;
 	uint32_t done;
 };
+_Static_assert(sizeof(struct stall_protocol_stack) == 24, "no holes");
 
 enum stall_protocol_symbols {
 	STALL_PROTOCOL_SYMBOLS_NONE,
@@ -124,6 +137,7 @@ struct stall_protocol_module_info {
 	char build_id[2 * STALL_BUILD_ID_MAX + 1];
 	uint32_t debug_file, pack_error, error; // strings of the result + 1; 0: none
 };
+_Static_assert(sizeof(struct stall_protocol_module_info) == 104, "whole words");
 
 // At the start of the region. Arrays are offsets in the region; the worker fills the last five.
 struct stall_protocol_job {
@@ -137,5 +151,8 @@ struct stall_protocol_job {
 	uint64_t frame_count, index_count, string_bytes;
 	uint32_t current_module; // job module + 1; 0: none
 };
+// The probe reads these three while a worker may write them.
+_Static_assert(offsetof(struct stall_protocol_job, frame_count) == 136, "one load each");
+_Static_assert(sizeof(struct stall_protocol_job) == 168, "whole words");
 
 #endif

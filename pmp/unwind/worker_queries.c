@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/lengths.h"
 #include "unwind/demangle.h"
 
 /* Data. */
@@ -110,7 +111,7 @@ void stall_worker_job_find_data(struct stall_worker_state *state)
 
 struct search {
 	struct stall_worker_state *state;
-	const struct stall_elf *elf;
+	struct stall_binary *binary;
 	uint32_t module; // of the job
 };
 
@@ -123,7 +124,7 @@ static bool file_offset(const struct stall_elf *elf, uint64_t address, uint64_t 
 		if (segment->p_type != PT_LOAD || !(segment->p_flags & PF_X) ||
 		    address < segment->p_vaddr || address - segment->p_vaddr >= segment->p_filesz)
 			continue;
-		return !__builtin_add_overflow(address - segment->p_vaddr, segment->p_offset, ret);
+		return stall_add(address - segment->p_vaddr, segment->p_offset, ret);
 	}
 	return false;
 }
@@ -140,17 +141,19 @@ static bool is_emulated(const uint8_t *code)
 	       code[0] == 0x90 || code[0] == 0xe8 || code[0] == 0xe9 || code[0] == 0xeb;
 }
 
-// The place of the uprobe: behind an ENDBR64.
-static bool find_place(const struct stall_elf *elf, uint64_t address,
+// The place of the uprobe: behind an ENDBR64. A breakpoint inside an instruction would end the
+// server, and symbols may be of other files than the mapped one: its unwind entries decide.
+static bool find_place(const struct stall_binary *binary, uint64_t address,
 		       struct stall_protocol_query *ret)
 {
 	static const uint8_t endbr[] = {0xf3, 0x0f, 0x1e, 0xfa};
 	uint8_t code[8];
 	uint64_t offset;
 
-	if (!file_offset(elf, address, &offset))
+	if (!stall_cfi_starts_at(binary->cfi, address) ||
+	    !file_offset(binary->elf, address, &offset))
 		return false;
-	struct stall_error *err = stall_elf_read(elf, offset, code, sizeof(code));
+	struct stall_error *err = stall_elf_read(binary->elf, offset, code, sizeof(code));
 	if (err) {
 		stall_error_destroy(err);
 		return false;
@@ -178,20 +181,23 @@ static bool matches(const char *pattern, const char *base)
 	return strncmp(pattern, base, literal) == 0 && fnmatch(pattern, base, 0) == 0;
 }
 
-// An alias of a place that is known, or one place too many, is left out.
-static void add_place(struct stall_protocol_query *places, const struct stall_protocol_query *place)
+// An alias of a place that is known, or one place too many, is left out, and so are refused symbols
+// of a file but one.
+static struct stall_protocol_query *add_place(struct stall_protocol_query *places,
+					      const struct stall_protocol_query *place)
 {
 	for (size_t i = 0; i < STALL_PROTOCOL_PLACES; i++) {
 		if (places[i].found == place->found && places[i].address == place->address)
-			return;
+			return NULL;
 		if (places[i].found)
 			continue;
 		places[i].found = place->found;
 		places[i].address = place->address;
 		places[i].offset = place->offset;
 		places[i].size = place->size;
-		return;
+		return &places[i];
 	}
+	return NULL;
 }
 
 static void visit(void *arg, const char *name, uint64_t address)
@@ -211,11 +217,17 @@ static void visit(void *arg, const char *name, uint64_t address)
 	for (size_t i = 0; i < search->state->job->query_count; i += STALL_PROTOCOL_PLACES) {
 		struct stall_protocol_query *places = &search->state->queries[i];
 
-		if (!matches(region + places->name, base) ||
-		    !find_place(search->elf, address, &place))
+		if (!matches(region + places->name, base))
 			continue;
-		place.size |= is_clone(suffix) ? STALL_PROTOCOL_CLONE : 0;
-		add_place(places, &place);
+		if (find_place(search->binary, address, &place)) {
+			place.size |= is_clone(suffix) ? STALL_PROTOCOL_CLONE : 0;
+			add_place(places, &place);
+			continue;
+		}
+		place.address = UINT64_MAX;
+		struct stall_protocol_query *refused = add_place(places, &place);
+		if (refused)
+			refused->symbol = stall_worker_string(search->state, name);
 	}
 }
 
@@ -226,16 +238,14 @@ void stall_worker_job_find_functions(struct stall_worker_state *state)
 	struct search search = {.state = state};
 
 	for (uint32_t i = 0; i < process->module_count && !stall_worker_late(state); i++) {
-		struct stall_binary *binary;
-
 		search.module = process->first_module + i;
-		binary = stall_worker_binary(state, search.module);
-		if (!binary)
+		search.binary = stall_worker_binary(state, search.module);
+		if (!search.binary)
 			continue;
-		search.elf = binary->elf;
 		state->job->current_module = search.module + 1;
 		// A table that cannot be read names nothing.
-		stall_error_destroy(stall_symbols_each_function(binary->symbols, visit, &search));
+		stall_error_destroy(
+			stall_symbols_each_function(search.binary->symbols, visit, &search));
 		state->job->current_module = 0;
 	}
 }

@@ -7,12 +7,9 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/lengths.h"
+#include "base/printable.h"
 #include "unwind/symbols.h"
-
-static uint64_t at_most(uint64_t value, uint64_t limit)
-{
-	return value < limit ? value : limit;
-}
 
 // Counts that the worker wrote, read once.
 struct counts {
@@ -24,21 +21,10 @@ static struct counts read_counts(const struct stall_job_layout *layout)
 	const volatile struct stall_protocol_job *live = (void *)layout->region;
 
 	return (struct counts){
-		at_most(live->frame_count, layout->job.frame_capacity),
-		at_most(live->index_count, layout->job.index_capacity),
-		at_most(live->string_bytes, layout->job.string_capacity),
+		stall_at_most(live->frame_count, layout->job.frame_capacity),
+		stall_at_most(live->index_count, layout->job.index_capacity),
+		stall_at_most(live->string_bytes, layout->job.string_capacity),
 	};
-}
-
-// A symbol may have any bytes: it must not break a line or control a terminal.
-static void make_printable(char *strings, size_t size)
-{
-	for (size_t i = 0; i < size; i++) {
-		unsigned char c = (unsigned char)strings[i];
-
-		if ((c < ' ' && c) || c == 0x7f)
-			strings[i] = '?';
-	}
 }
 
 struct stall_error *stall_result_strings(const struct stall_job_layout *layout, char **ret,
@@ -51,7 +37,7 @@ struct stall_error *stall_result_strings(const struct stall_job_layout *layout, 
 		return &stall_enomem;
 	memcpy(strings, layout->region + layout->job.strings, size);
 	strings[size] = 0;
-	make_printable(strings, size);
+	stall_make_printable(strings, size); // a symbol may have any bytes
 	*ret = strings;
 	*ret_size = size;
 	return NULL;
@@ -125,9 +111,8 @@ static bool read_stack(const struct stall_job_layout *layout, const struct count
 	struct stall_protocol_stack stack;
 
 	memcpy(&stack, layout->region + layout->job.stacks + index * sizeof(stack), sizeof(stack));
-	if (!stack.done || stack.first > counts->indexes ||
-	    stack.count > counts->indexes - stack.first || stack.count > STALL_MAX_FRAMES ||
-	    stack.end > STALL_UNWIND_NOT_TRIED)
+	if (!stack.done || !stall_fits(stack.first, stack.count, counts->indexes) ||
+	    stack.count > STALL_MAX_FRAMES || stack.end > STALL_UNWIND_NOT_TRIED)
 		return false;
 	for (uint32_t i = 0; i < stack.count; i++) {
 		if (storage->indexes[stack.first + i] >= counts->frames)

@@ -6,9 +6,11 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/array.h"
 #include "base/child_process.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/lengths.h"
 
 // More than any real program has; a core file is not opened here.
 #define MAX_PROGRAM_HEADERS 4096
@@ -25,7 +27,7 @@ uint32_t stall_worker_string(struct stall_worker_state *state, const char *text)
 	struct stall_protocol_job *job = state->job;
 	size_t size = strlen(text) + 1;
 
-	if (size > job->string_capacity - job->string_bytes)
+	if (!stall_fits(job->string_bytes, size, job->string_capacity))
 		return 0;
 	memcpy(state->strings + job->string_bytes, text, size);
 	uint32_t at = (uint32_t)job->string_bytes;
@@ -126,7 +128,7 @@ static struct stall_error *open_binary(struct stall_worker_state *state, uint32_
 		stall_elf_destroy(elf);
 		return err;
 	}
-	return stall_binary_create(elf, &state->dirs, &state->packs, path, ret);
+	return stall_binary_create(elf, state->dirs, state->packs, path, ret);
 }
 
 static struct stall_error *get_binary(struct stall_worker_state *state, uint32_t module,
@@ -144,16 +146,9 @@ static struct stall_error *get_binary(struct stall_worker_state *state, uint32_t
 	if (!file) {
 		struct stall_binary *binary;
 
-		if (state->file_count == state->file_capacity) {
-			size_t capacity = state->file_capacity ? state->file_capacity * 2 : 64;
-			struct stall_worker_file *grown =
-				reallocarray(state->files, capacity, sizeof(*grown));
-
-			if (!grown)
-				return &stall_enomem;
-			state->files = grown;
-			state->file_capacity = capacity;
-		}
+		if (!stall_array_reserve(&state->files, state->file_count, 1,
+					 &state->file_capacity))
+			return &stall_enomem;
 		struct stall_error *err = open_binary(state, module, &binary);
 		if (err)
 			return err;

@@ -37,8 +37,7 @@ struct stall_worker_state {
 	const uint8_t *stacks_base; // of the arena with the copied stacks
 	uint8_t *region;	    // shared with the probe: the job and its result
 	int socket;		    // to the probe
-	struct stall_debug_dirs dirs;
-	struct stall_pack_dirs packs;
+	const struct stall_search_dirs *dirs, *packs;
 	uint64_t jobs;
 	struct stall_worker_file *files;
 	size_t file_count, file_capacity;
