@@ -20,11 +20,6 @@ static inline __attribute__((always_inline)) bool begin(struct hook *hook,
 	return true;
 }
 
-static const char *readable(const char *path)
-{
-	return hook_may_read(path) ? path : NULL;
-}
-
 // The body of a function that waits in `call`; returns its result.
 #define WATCH(call, ...)                                                                           \
 	({                                                                                         \
@@ -101,26 +96,26 @@ INTERPOSED int ftruncate(int fd, off_t size)
 INTERPOSED int unlink(const char *path)
 {
 	return WATCH(REAL(unlink)(path), .kind = STALL_WAIT_UNLINK, .operation = SYS_unlink,
-		     .fd = -1, .path = readable(path));
+		     .fd = -1, .path = hook_path(path));
 }
 
 INTERPOSED int unlinkat(int directory, const char *path, int flags)
 {
 	return WATCH(REAL(unlinkat)(directory, path, flags), .kind = STALL_WAIT_UNLINK,
-		     .operation = SYS_unlinkat, .fd = -1, .path = readable(path));
+		     .operation = SYS_unlinkat, .fd = -1, .path = hook_path(path));
 }
 
 INTERPOSED int rename(const char *from, const char *to)
 {
 	return WATCH(REAL(rename)(from, to), .kind = STALL_WAIT_RENAME, .operation = SYS_rename,
-		     .fd = -1, .path = readable(from));
+		     .fd = -1, .path = hook_path(from));
 }
 
 INTERPOSED int renameat(int from_directory, const char *from, int to_directory, const char *to)
 {
 	return WATCH(REAL(renameat)(from_directory, from, to_directory, to),
 		     .kind = STALL_WAIT_RENAME, .operation = SYS_renameat, .fd = -1,
-		     .path = readable(from));
+		     .path = hook_path(from));
 }
 
 // glibc has it since 2.28.
@@ -139,7 +134,7 @@ INTERPOSED int renameat2(int from_directory, const char *from, int to_directory,
 		real_resolve();
 	return WATCH(call_renameat2(from_directory, from, to_directory, to, flags),
 		     .kind = STALL_WAIT_RENAME, .operation = SYS_renameat2, .fd = -1,
-		     .path = readable(from));
+		     .path = hook_path(from));
 }
 
 ALSO(fallocate, fallocate64);

@@ -2,29 +2,20 @@
 // The start and the end of the process and of its threads, and forks.
 #include <stddef.h>
 #include <stdlib.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include "inproc/hooks_wait.h"
 #include "inproc/raw_call.h"
+#include "inproc/recorder_threads.h"
 
 // glibc keeps the values of the first 32 keys in the thread itself and allocates for others
 // (PTHREAD_KEY_2NDLEVEL_SIZE in nptl).
 #define KEYS_WITHOUT_ALLOCATION 32
-#ifndef MADV_WIPEONFORK
-#define MADV_WIPEONFORK 18 /* Linux 4.14 */
-#endif
-#define PAGE 4096
 
 // In libc since glibc 2.3.2, where pthread_atfork() is linked statically by each library.
 extern int __register_atfork(void (*prepare)(void), void (*parent)(void), void (*child)(void),
 			     void *dso);
 extern void *__dso_handle __attribute__((visibility("hidden")));
-
-static uint32_t is_own_elsewhere = 1;
-// Becomes 0 in any child: _Fork() and clone(2) run no handlers. A child of vfork(2) shares the
-// memory of its parent, and counts as the parent.
-static uint32_t *is_own = &is_own_elsewhere;
 
 static pthread_key_t end_key;
 static bool has_end_key;
@@ -32,13 +23,13 @@ static __thread bool end_is_noticed __attribute__((tls_model("initial-exec")));
 
 static void forked(void)
 {
-	__atomic_store_n(is_own, 1, __ATOMIC_RELAXED);
 	recorder_forked();
+	__atomic_store_n(&recorder_state.is_own, 1, __ATOMIC_RELAXED);
 }
 
 void hook_notice_fork(void)
 {
-	if (STALL_LIKELY(__atomic_load_n(is_own, __ATOMIC_RELAXED)))
+	if (STALL_LIKELY(__atomic_load_n(&recorder_state.is_own, __ATOMIC_RELAXED)))
 		return;
 	forked();
 }
@@ -64,19 +55,49 @@ void hook_notice_end(void)
 	real.setspecific(end_key, &end_key);
 }
 
-static void watch_forks(void)
+// The frame is replaced by that of the server's function: stacks look as they do without this library.
+static void *thread_begins(void *argument)
 {
-	long page = raw_call6(SYS_mmap, 0, PAGE, PROT_READ | PROT_WRITE,
-			      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	struct recorder_run run = recorder_thread_begins(argument);
 
-	if (page > -PAGE && page < 0)
-		return;
-	if (raw_call3(SYS_madvise, page, PAGE, MADV_WIPEONFORK)) {
-		raw_call2(SYS_munmap, page, PAGE);
-		return;
-	}
-	*(uint32_t *)page = 1;
-	is_own = (uint32_t *)page;
+	hook_notice_end();
+	return run.run(run.argument);
+}
+
+// 0: not known. Without attributes it is the default, which any new attributes have.
+static uint64_t stack_size(const pthread_attr_t *attr)
+{
+	size_t size = 0, guard = 0;
+	pthread_attr_t defaults;
+
+	if (!real.attr_init || !real.attr_getstacksize || !real.attr_getguardsize)
+		return 0;
+	if (!attr && real.attr_init(&defaults))
+		return 0;
+	attr = attr ? attr : &defaults;
+	if (real.attr_getstacksize(attr, &size) || real.attr_getguardsize(attr, &guard))
+		return 0;
+	return size > guard ? size - guard : 0;
+}
+
+INTERPOSED int pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*run)(void *),
+			      void *argument)
+{
+	if (STALL_UNLIKELY(!real.create))
+		real_resolve();
+	if (!real.create)
+		return EAGAIN; // the program has no thread library
+	if (real.follows_locks || !has_end_key)
+		return real.create(thread, attr, run, argument);
+	hook_notice_fork();
+	struct recorder_start *start =
+		recorder_before_thread((struct recorder_run){run, argument}, stack_size(attr));
+	if (!start)
+		return real.create(thread, attr, run, argument);
+	int error = real.create(thread, attr, thread_begins, start);
+	if (error)
+		recorder_no_thread(start);
+	return error;
 }
 
 // Not a destructor, which does not get the status. MySQL's handler of fatal signals ends in exit(1)
@@ -91,7 +112,7 @@ __attribute__((constructor)) static void library_begins(void)
 {
 	real_resolve();
 	make_end_key();
-	watch_forks();
+	recorder_state.is_own = 1;
 	__register_atfork(NULL, NULL, forked, __dso_handle);
 	on_exit(process_exits, NULL);
 }

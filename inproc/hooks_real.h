@@ -72,6 +72,13 @@
 	F(preadv, "preadv", "GLIBC_2.10", ssize_t, (int, const struct iovec *, int, off_t))        \
 	F(pwritev, "pwritev", "GLIBC_2.10", ssize_t, (int, const struct iovec *, int, off_t))      \
 	F(exit_at_once, "_exit", "GLIBC_2.2.5", void, (int))                                       \
+	F(create, "pthread_create", "GLIBC_2.2.5", int,                                            \
+	  (pthread_t *, const pthread_attr_t *, void *(*)(void *), void *))                        \
+	F(attr_init, "pthread_attr_init", "GLIBC_2.2.5", int, (pthread_attr_t *))                  \
+	F(attr_getstacksize, "pthread_attr_getstacksize", "GLIBC_2.2.5", int,                      \
+	  (const pthread_attr_t *, size_t *))                                                      \
+	F(attr_getguardsize, "pthread_attr_getguardsize", "GLIBC_2.2.5", int,                      \
+	  (const pthread_attr_t *, size_t *))                                                      \
 	F(key_create, "pthread_key_create", "GLIBC_2.2.5", int,                                    \
 	  (pthread_key_t *, void (*)(void *)))                                                     \
 	F(setspecific, "pthread_setspecific", "GLIBC_2.2.5", int, (pthread_key_t, const void *))   \

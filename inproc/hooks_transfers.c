@@ -16,7 +16,11 @@ static uint64_t vector_size(const struct iovec *vector, int count)
 {
 	uint64_t size = 0;
 
-	for (int i = 0; hook_may_read(vector) && i < count && i < MAX_IOVECS; i++)
+	if (count > MAX_IOVECS)
+		count = MAX_IOVECS;
+	if (count <= 0 || recorder_is_off() || !hook_may_read(vector, count * sizeof(*vector)))
+		return 0;
+	for (int i = 0; i < count; i++)
 		size += vector[i].iov_len;
 	return size;
 }

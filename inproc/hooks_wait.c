@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "inproc/hooks_wait.h"
 
+#include <limits.h>
+
+#include "inproc/raw_call.h"
+
 #define SECOND 1000000000ULL
+#define PAGE 4096
 
 bool hook_enter(struct hook *hook)
 {
@@ -127,4 +132,27 @@ __attribute__((noinline)) void hook_release(const void *object, enum stall_ring_
 	hook_here(&place);
 	recorder_release((uintptr_t)object, call, &place);
 	errno = error;
+}
+
+bool hook_may_read(const void *pointer, size_t size)
+{
+	uintptr_t start = (uintptr_t)pointer, last = start + size - 1;
+
+	return recorder_is_readable(start & -8UL) &&
+	       ((start ^ last) < PAGE || recorder_is_readable(last & -8UL));
+}
+
+const char *hook_path(const char *path)
+{
+	size_t length = 0;
+
+	for (; length < PATH_MAX; length++) {
+		const char *at = path + length;
+
+		if ((!length || (uintptr_t)at % PAGE == 0) && !hook_may_read(at, 1))
+			return NULL;
+		if (!*at)
+			return path;
+	}
+	return NULL;
 }

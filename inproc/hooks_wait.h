@@ -54,12 +54,12 @@ void hook_end_call(struct hook *hook, int64_t result, uint64_t bytes);
 /* The same for a read or write, begun in either way. */
 void hook_end_transfer(struct hook *hook, int64_t result);
 
-/* Memory that the program passes to be read. For an invalid pointer the kernel returns EFAULT, so
- * the hook must not read it either: nothing is ever mapped that low (vm.mmap_min_addr). */
-static inline bool hook_may_read(const void *pointer)
-{
-	return (uintptr_t)pointer >= 65536;
-}
+/* Memory that the program passes to be read, up to a page of it. For an invalid pointer the kernel
+ * returns EFAULT, so the hook must not read it either. Like the kernel's own read it waits for a page
+ * that is not there, and for nothing else. */
+bool hook_may_read(const void *pointer, size_t size);
+/* NULL where the path cannot be read up to its end. */
+const char *hook_path(const char *path);
 
 /* The place in the function that uses this macro. */
 static inline __attribute__((always_inline)) void hook_here(struct recorder_place *place)

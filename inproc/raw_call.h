@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/syscall.h>
@@ -53,6 +54,13 @@ static inline uint64_t recorder_block_signals(void)
 static inline void recorder_restore_signals(uint64_t blocked)
 {
 	raw_call4(SYS_rt_sigprocmask, SIG_SETMASK, &blocked, NULL, sizeof(blocked));
+}
+
+/* Whether the eight bytes at a multiple of eight can be read: rt_sigprocmask(2) reads the set before it
+ * checks `how`, which it refuses. A load would be a SIGSEGV. */
+static inline bool recorder_is_readable(uintptr_t address)
+{
+	return raw_call4(SYS_rt_sigprocmask, 0x7fffffff, address, NULL, 8) == -EINVAL;
 }
 
 /* Other threads see stores before it before those after it. x86 keeps them in order, compilers do

@@ -7,7 +7,9 @@
 #include "inproc/recorder_settings.h"
 #include "inproc/recorder_slots.h"
 #include "inproc/recorder_stack.h"
+#include "inproc/recorder_state.h"
 #include "inproc/recorder_stats.h"
+#include "inproc/recorder_threads.h"
 #include "inproc/recorder_transfers.h"
 
 #define MAX_NESTED 16
@@ -202,7 +204,7 @@ static void count_begin(struct recorder_ring *ring, struct recorder_thread *thre
 static void copy_stack(struct recorder_ring *ring, struct recorder_thread *thread)
 {
 	struct stall_ring_stack *stack = recorder_slot_stack(ring, thread->index);
-	uint32_t room = recorder_stack_share(ring) - sizeof(*stack);
+	uint32_t room = ring->layout.stack_stride - sizeof(*stack);
 
 	if (!stack) {
 		recorder_ring_lost(ring, STALL_LOST_STACK_READ);
@@ -300,7 +302,7 @@ void recorder_begin(struct recorder_thread *thread, const struct recorder_wait *
 
 static __attribute__((noinline)) void count_light(struct recorder_thread *thread)
 {
-	uint32_t pending = recorder_files[thread->index].pending;
+	uint32_t pending = recorder_state.files[thread->index].pending;
 
 	__atomic_fetch_add(&recorder_ring()->header->waits, pending, __ATOMIC_RELAXED);
 	recorder_file_flush(thread);
@@ -317,7 +319,7 @@ struct recorder_thread *recorder_begin_transfer(const struct recorder_wait *wait
 	if (thread->doing != RECORDER_IDLE || thread->ended || !recorder_has_slot(ring, thread) ||
 	    !is_enabled(ring) || recorder_threshold_of(ring, wait->kind) < LIGHT_THRESHOLD_NS)
 		return NULL;
-	const struct recorder_file *file = &recorder_files[thread->index];
+	const struct recorder_file *file = &recorder_state.files[thread->index];
 	uint64_t now = recorder_clock(CLOCK_MONOTONIC_COARSE);
 	if (!recorder_file_is_known(file, wait, now))
 		return NULL;
@@ -343,7 +345,7 @@ struct recorder_thread *recorder_begin_transfer(const struct recorder_wait *wait
 
 bool recorder_end_transfer(struct recorder_thread *thread, uint64_t bytes)
 {
-	struct recorder_file *file = &recorder_files[thread->index];
+	struct recorder_file *file = &recorder_state.files[thread->index];
 
 	if (!thread->is_light || !is_published(recorder_ring(), thread) ||
 	    recorder_clock(CLOCK_MONOTONIC_COARSE) > thread->start_ns)
@@ -382,7 +384,7 @@ static void check_file(struct recorder_ring *ring, struct recorder_thread *threa
 // What recorder_begin_transfer() leaves out.
 static void end_light(struct recorder_ring *ring, struct recorder_thread *thread)
 {
-	const struct recorder_file *file = &recorder_files[thread->index];
+	const struct recorder_file *file = &recorder_state.files[thread->index];
 
 	thread->last_tick_ns = recorder_clock(CLOCK_MONOTONIC_COARSE);
 	thread->place = *thread->light_place;
@@ -525,8 +527,6 @@ void recorder_end(struct recorder_thread *thread, int64_t result, uint64_t bytes
 	set_seq(thread, thread->seq + 1);
 	if (is_recorded)
 		record_end(ring, thread, &ending);
-	if (thread->has_stack)
-		recorder_stack_release(ring, thread->index);
 	if (thread->is_light) {
 		recorder_file_expire(thread);
 		thread->is_light = false;
@@ -619,15 +619,32 @@ void recorder_release(uint64_t object, enum stall_ring_call call,
 		recorder_leave(thread);
 }
 
-/* The end of a thread, and of the process. */
+/* Threads begin and end, and so does the process. */
 
+// In the thread that loads the library: the first one, which has its stack to itself.
+__attribute__((constructor)) static void first_thread_begins(void)
+{
+	if (raw_call0(SYS_gettid) == raw_call0(SYS_getpid))
+		recorder_stack_is_first(&self);
+}
+
+struct recorder_run recorder_thread_begins(struct recorder_start *start)
+{
+	return recorder_thread_start(&self, start);
+}
+
+// A child has one thread, on the stack that it had in its parent.
 void recorder_forked(void)
 {
 	bool in_write = self.doing == RECORDER_WRITES;
 
-	self = (struct recorder_thread){.generation = self.generation};
-	recorder_slots_forget(recorder_ring());
-	recorder_marks_forget();
+	self = (struct recorder_thread){
+		.generation = self.generation,
+		.has_bounds = self.has_bounds,
+		.stack_low = self.stack_low,
+		.stack_end = self.stack_end,
+	};
+	recorder_state_forget();
 	recorder_maps_forget();
 	recorder_ring_forget(in_write);
 }
@@ -639,6 +656,7 @@ void recorder_thread_ends(void)
 	self.ended = true;
 	if (recorder_has_slot(ring, &self))
 		recorder_slot_free(ring, &self);
+	recorder_thread_end(&self, ring);
 }
 
 void recorder_exits(void)

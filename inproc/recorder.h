@@ -2,7 +2,8 @@
 /*
  * Records of a thread of the server about itself, in the ring. Everything here may run in any
  * thread at any moment, under any lock of the server or of the loader: it takes no lock, allocates
- * nothing, calls no function that does, sends no signal and never waits. Where there can be no
+ * nothing, calls no function that does, sends no signal and never waits, not for the memory map of
+ * the process (mmap_lock) either, which system calls and page faults wait for. Where there can be no
  * ring, nothing is recorded, and the server runs on.
  *
  * The interposed functions (hooks_*.c) call it; it calls none of them.
@@ -13,6 +14,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "inproc/recorder_state.h"
 #include "inproc/recorder_wait.h"
 #include "inproc/ring.h"
 
@@ -59,6 +61,8 @@ uint64_t recorder_began_ns(const struct recorder_thread *thread);
 /* In the child of fork(2): the ring is the parent's. The child creates its own when it first has
  * something to record. */
 void recorder_forked(void);
+/* In the new thread, on its own stack: what it is to run. */
+struct recorder_run recorder_thread_begins(struct recorder_start *start);
 /* At the end of a thread: its slot is free again, and its later waits are not recorded. */
 void recorder_thread_ends(void);
 /* exit(3) without an error: notes that in the header, and removes the file unless

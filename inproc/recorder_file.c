@@ -289,15 +289,15 @@ static bool has_beginnings(struct recorder_ring *ring)
 {
 	const struct stall_ring_header *layout = &ring->layout;
 
-	return recorder_ring_has(ring, 0, sizeof(*layout)) &&
-	       recorder_ring_has(ring, layout->slots_offset, 1) &&
-	       recorder_ring_has(ring,
-				 layout->stats_offset +
-					 layout->stat_count * sizeof(struct stall_wait_stat),
-				 STALL_WAIT_KINDS * sizeof(struct stall_wait_stat)) &&
-	       recorder_ring_has(ring, layout->maps_offset, sizeof(struct stall_ring_maps)) &&
-	       recorder_ring_has(ring, layout->maps_offset + layout->maps_stride,
-				 sizeof(struct stall_ring_maps));
+	return recorder_ring_make(ring, 0, sizeof(*layout)) &&
+	       recorder_ring_make(ring, layout->slots_offset, 1) &&
+	       recorder_ring_make(ring,
+				  layout->stats_offset +
+					  layout->stat_count * sizeof(struct stall_wait_stat),
+				  STALL_WAIT_KINDS * sizeof(struct stall_wait_stat)) &&
+	       recorder_ring_make(ring, layout->maps_offset, sizeof(struct stall_ring_maps)) &&
+	       recorder_ring_make(ring, layout->maps_offset + layout->maps_stride,
+				  sizeof(struct stall_ring_maps));
 }
 
 static bool can_populate(struct recorder_ring *ring)
@@ -362,6 +362,8 @@ static void read_identity(struct stall_ring_header *header)
 	memcpy(header->magic, STALL_RING_MAGIC, sizeof(header->magic));
 	header->version = STALL_RING_VERSION;
 	header->header_size = sizeof(*header);
+	header->kinds = STALL_WAIT_KINDS;
+	header->causes = STALL_LOST_CAUSES;
 	header->pid = raw_call0(SYS_getpid);
 	header->uid = raw_call0(SYS_geteuid);
 	header->start_time = stat_field(text, START_TIME);
@@ -386,7 +388,7 @@ static void write_header(struct recorder_ring *ring)
 
 	*header = ring->layout;
 	header->enabled = !settings->off;
-	memcpy(header->threshold_ns, settings->threshold_ns, sizeof(header->threshold_ns));
+	memcpy(header->threshold_ns, settings->threshold_ns, sizeof(settings->threshold_ns));
 	header->state = STALL_RING_LIVE;
 }
 
@@ -437,10 +439,11 @@ static bool read_header(const struct search *search, const char *name,
 
 	if (fd < 0)
 		return false;
-	long n = raw_call4(SYS_pread64, fd, ret, sizeof(*ret), 0);
+	long n = raw_call4(SYS_pread64, fd, ret, STALL_RING_HEADER_1, 0);
 	raw_call1(SYS_close, fd);
-	return n == sizeof(*ret) && !memcmp(ret->magic, STALL_RING_MAGIC, sizeof(ret->magic)) &&
-	       ret->version == STALL_RING_VERSION;
+	return n == STALL_RING_HEADER_1 &&
+	       !memcmp(ret->magic, STALL_RING_MAGIC, sizeof(ret->magic)) && ret->version >= 1 &&
+	       ret->version <= STALL_RING_VERSION;
 }
 
 // Another pid namespace may share the folder: its pids are not known here.

@@ -131,6 +131,12 @@ void recorder_maps_refresh(struct recorder_ring *ring, uint64_t now)
 	__atomic_store_n(&is_reading, 0, __ATOMIC_RELEASE);
 }
 
+void recorder_maps_refresh_alone(struct recorder_ring *ring, uint64_t now)
+{
+	if (!__atomic_load_n(&recorder_state.has_threads, __ATOMIC_RELAXED))
+		recorder_maps_refresh(ring, now);
+}
+
 void recorder_maps_forget(void)
 {
 	is_reading = 0;

@@ -2,22 +2,15 @@
 // The memory of the ring's file. It exists before it is touched, or a full disk would be a SIGBUS.
 #include "inproc/recorder_memory.h"
 
-#include <sys/mman.h>
-
-// A thousand threads may have so much of the file in memory; more threads, more.
-#define BUDGET_PAGES (15500000 / STALL_RING_PAGE)
-#define BUDGET_THREADS 1000
-#define RESERVED_PAGES 256 // that stacks leave to all else
-#define SLOT_PAGES 2	   // of a stack that each of so many threads can have
-#define MAX_PAGES (STALL_RING_MAX_FILE / STALL_RING_PAGE)
 #define MAX_TRIES 4
-#define MAX_AT_ONCE 64 // pages; a stack has 16
+#define CHUNK (64 * STALL_RING_PAGE)	// that is made at once: on a full disk all or nothing of it
+#define CELL_ROOM (4 * STALL_RING_PAGE) // of a record with its stack
 
-// A bit for each page: it is there; it is counted, because it is there or one thread makes it.
-static uint64_t there[MAX_PAGES / 64], counted[MAX_PAGES / 64];
-// Pages that are there, or are being made: in all, of stacks, and of those what is deep, beyond
-// SLOT_PAGES.
-static uint32_t there_count, stack_count, deep_count;
+// The stacks of how many threads have so much room each: a thousand have 18 MB. Servers wait with
+// 12 to 22 KiB on their stacks.
+static const struct {
+	uint32_t slots, room;
+} rooms[] = {{64, 65536}, {256, 24576}, {UINT32_MAX, 12288}};
 
 static pid_t process; // ours
 
@@ -31,165 +24,24 @@ bool recorder_is_own_process(void)
 	return raw_call0(SYS_getpid) == process;
 }
 
+void recorder_memory_forget(void)
+{
+	process = raw_call0(SYS_getpid);
+}
+
 void recorder_ring_lost(struct recorder_ring *ring, enum stall_wait_lost cause)
 {
 	__atomic_fetch_add(&ring->header->lost[cause], 1, __ATOMIC_RELAXED);
 }
 
-static inline uint32_t load(const uint32_t *count)
+static uint64_t bit_of(uint64_t page)
 {
-	return __atomic_load_n(count, __ATOMIC_RELAXED);
+	return 1ULL << page % 64;
 }
 
-static bool is_set(const uint64_t *bits, uint64_t page)
+static bool is_there(uint64_t page)
 {
-	return __atomic_load_n(&bits[page / 64], __ATOMIC_RELAXED) >> page % 64 & 1;
-}
-
-// False: it was set before.
-static bool set(uint64_t *bits, uint64_t page)
-{
-	uint64_t bit = 1ULL << page % 64;
-
-	return !(__atomic_fetch_or(&bits[page / 64], bit, __ATOMIC_RELAXED) & bit);
-}
-
-static void unset(uint64_t *bits, uint64_t page)
-{
-	__atomic_fetch_and(&bits[page / 64], ~(1ULL << page % 64), __ATOMIC_RELAXED);
-}
-
-static bool is_stack(const struct recorder_ring *ring, uint64_t page)
-{
-	return page >= ring->layout.stacks_offset / STALL_RING_PAGE &&
-	       page < ring->layout.stats_offset / STALL_RING_PAGE;
-}
-
-static bool is_deep(const struct recorder_ring *ring, uint64_t page)
-{
-	uint64_t first = ring->layout.stacks_offset / STALL_RING_PAGE;
-
-	return is_stack(ring, page) &&
-	       (page - first) % (ring->layout.stack_stride / STALL_RING_PAGE) >= SLOT_PAGES;
-}
-
-static void count(const struct recorder_ring *ring, uint64_t page, int32_t by)
-{
-	__atomic_fetch_add(&there_count, by, __ATOMIC_RELAXED);
-	if (is_stack(ring, page))
-		__atomic_fetch_add(&stack_count, by, __ATOMIC_RELAXED);
-	if (is_deep(ring, page))
-		__atomic_fetch_add(&deep_count, by, __ATOMIC_RELAXED);
-}
-
-static void set_there(const struct recorder_ring *ring, uint64_t page)
-{
-	if (set(counted, page))
-		count(ring, page, 1);
-	set(there, page);
-}
-
-static void unset_there(const struct recorder_ring *ring, uint64_t page)
-{
-	unset(there, page);
-	unset(counted, page);
-	count(ring, page, -1);
-}
-
-static uint32_t threads(const struct recorder_ring *ring)
-{
-	uint32_t used = load(&ring->slots_used);
-
-	return used > BUDGET_THREADS ? used : BUDGET_THREADS;
-}
-
-static uint32_t budget(const struct recorder_ring *ring)
-{
-	return (uint64_t)BUDGET_PAGES * threads(ring) / BUDGET_THREADS;
-}
-
-// What is left for deep stacks by the others, those of threads that are yet to come included.
-static uint32_t deep_budget(const struct recorder_ring *ring)
-{
-	uint32_t others = load(&there_count) - load(&stack_count) + RESERVED_PAGES +
-			  threads(ring) * SLOT_PAGES;
-	uint32_t all = budget(ring);
-
-	return others < all ? all - others : 0;
-}
-
-static bool take(uint32_t *count, uint32_t pages, uint32_t limit)
-{
-	uint32_t seen = load(count);
-
-	do {
-		if (seen + pages > limit)
-			return false;
-	} while (!__atomic_compare_exchange_n(count, &seen, seen + pages, true, __ATOMIC_RELAXED,
-					      __ATOMIC_RELAXED));
-	return true;
-}
-
-static void add(uint32_t *count, uint32_t pages)
-{
-	__atomic_fetch_add(count, pages, __ATOMIC_RELAXED);
-}
-
-// Counts those pages that are not, if they are in the budget, before they are made: that takes a
-// call, in which many threads can be at once, some of them for the same page. *ret_reserved: a bit for
-// each page that this thread has counted.
-static bool reserve(struct recorder_ring *ring, uint64_t first, uint64_t last,
-		    uint64_t *ret_reserved)
-{
-	uint32_t all = 0, stack = 0, deep = 0;
-	uint64_t reserved = 0;
-
-	for (uint64_t page = first; page <= last; page++) {
-		if (is_set(counted, page))
-			continue;
-		reserved |= 1ULL << (page - first);
-		all++;
-		stack += is_stack(ring, page);
-		deep += is_deep(ring, page);
-	}
-	if (first < ring->layout.stacks_offset / STALL_RING_PAGE) // header and slots
-		add(&there_count, all);
-	else if (!deep && !take(&there_count, all, budget(ring)))
-		return false;
-	else if (deep && !take(&deep_count, deep, deep_budget(ring)))
-		return false;
-	else if (deep)
-		add(&there_count, all);
-	add(&stack_count, stack);
-	for (uint64_t page = first; page <= last; page++) {
-		uint64_t bit = 1ULL << (page - first);
-
-		if ((reserved & bit) && !set(counted, page)) { // another thread was first
-			count(ring, page, -1);
-			reserved &= ~bit;
-		}
-	}
-	*ret_reserved = reserved;
-	return true;
-}
-
-// They could not be made; those that another thread has made stay.
-static void unreserve(struct recorder_ring *ring, uint64_t first, uint64_t reserved)
-{
-	for (uint64_t page = first; reserved; page++, reserved >>= 1) {
-		if ((reserved & 1) && !is_set(there, page))
-			unset_there(ring, page);
-	}
-}
-
-static bool populate(struct recorder_ring *ring, uint64_t offset, uint64_t size)
-{
-	long result = -EINTR;
-
-	for (int i = 0; i < MAX_TRIES && (result == -EINTR || result == -EAGAIN); i++)
-		result = raw_call3(SYS_madvise, recorder_ring_at(ring, offset), size,
-				   RECORDER_POPULATE_WRITE);
-	return result == 0;
+	return __atomic_load_n(&recorder_state.there[page / 64], __ATOMIC_ACQUIRE) & bit_of(page);
 }
 
 bool recorder_ring_has_already(const struct recorder_ring *ring, uint64_t offset, uint64_t size)
@@ -197,64 +49,102 @@ bool recorder_ring_has_already(const struct recorder_ring *ring, uint64_t offset
 	uint64_t first = offset / STALL_RING_PAGE, last = (offset + size - 1) / STALL_RING_PAGE;
 
 	while (!ring->is_whole && first <= last) {
-		if (!is_set(there, first++))
+		if (!is_there(first++))
 			return false;
 	}
 	return true;
 }
 
-bool recorder_ring_has(struct recorder_ring *ring, uint64_t offset, uint64_t size)
+bool recorder_ring_make(struct recorder_ring *ring, uint64_t offset, uint64_t size)
 {
-	uint64_t first = offset / STALL_RING_PAGE, last = (offset + size - 1) / STALL_RING_PAGE;
-	uint64_t reserved;
+	uint64_t first = offset / STALL_RING_PAGE, end = (offset + size - 1) / STALL_RING_PAGE + 1;
+	long result = -EINTR;
 
 	if (recorder_ring_has_already(ring, offset, size))
 		return true;
-	while (is_set(there, first) && first < last)
-		first++;
-	if (last - first >= MAX_AT_ONCE || !reserve(ring, first, last, &reserved))
+	for (int i = 0; i < MAX_TRIES && (result == -EINTR || result == -EAGAIN); i++)
+		result = raw_call3(SYS_madvise, recorder_ring_at(ring, first * STALL_RING_PAGE),
+				   (end - first) * STALL_RING_PAGE, RECORDER_POPULATE_WRITE);
+	for (uint64_t page = first; !result && page < end; page++)
+		__atomic_fetch_or(&recorder_state.there[page / 64], bit_of(page), __ATOMIC_RELEASE);
+	return !result;
+}
+
+bool recorder_ring_has(struct recorder_ring *ring, uint64_t offset, uint64_t size)
+{
+	return recorder_ring_has_already(ring, offset, size) ||
+	       (!__atomic_load_n(&recorder_state.has_threads, __ATOMIC_RELAXED) &&
+		recorder_ring_make(ring, offset, size));
+}
+
+static void make_in_chunks(struct recorder_ring *ring, uint64_t offset, uint64_t size)
+{
+	for (uint64_t end = offset + size; offset < end; offset += CHUNK)
+		recorder_ring_make(ring, offset, end - offset < CHUNK ? end - offset : CHUNK);
+}
+
+static uint64_t stack_room(const struct recorder_ring *ring, uint32_t slot)
+{
+	int i = 0;
+
+	while (slot >= rooms[i].slots)
+		i++;
+	return rooms[i].room < ring->layout.stack_stride ? rooms[i].room
+							 : ring->layout.stack_stride;
+}
+
+// With all below it: readers read up to the last. On a full disk they would find a hole, and cannot
+// know that the file was not cut.
+static bool make_slot(struct recorder_ring *ring, uint32_t slot)
+{
+	const struct stall_ring_header *layout = &ring->layout;
+
+	if (!recorder_ring_make(ring, layout->slots_offset,
+				(slot + 1ULL) * sizeof(struct stall_wait_slot)))
 		return false;
-	if (!populate(ring, first * STALL_RING_PAGE, (last - first + 1) * STALL_RING_PAGE)) {
-		unreserve(ring, first, reserved);
-		return false;
-	}
-	for (uint64_t page = first; page <= last; page++)
-		set_there(ring, page);
+	recorder_ring_make(ring, layout->stacks_offset + (uint64_t)slot * layout->stack_stride,
+			   stack_room(ring, slot));
+	recorder_touch(&recorder_state.files[slot], sizeof(recorder_state.files[slot]));
 	return true;
 }
 
-uint32_t recorder_stack_share(const struct recorder_ring *ring)
+// What all threads use, the most important first.
+static void make_common(struct recorder_ring *ring)
 {
-	uint32_t used = load(&ring->slots_used), deep = deep_budget(ring);
-	uint64_t size = (SLOT_PAGES + (deep + used) / (used + 1)) * STALL_RING_PAGE; // rounded up
+	const struct stall_ring_header *layout = &ring->layout;
 
-	return ring->is_whole || size > ring->layout.stack_stride ? ring->layout.stack_stride
-								  : size;
+	recorder_touch_library();
+	make_in_chunks(ring, layout->stats_offset, layout->names_offset - layout->stats_offset);
+	make_in_chunks(ring, layout->maps_offset, 2ULL * layout->maps_stride);
+	for (uint32_t i = 0; i < layout->cell_count; i++)
+		recorder_ring_make(ring, layout->records_offset + (uint64_t)i * layout->cell_stride,
+				   layout->cell_stride < CELL_ROOM ? layout->cell_stride
+								   : CELL_ROOM);
+	make_in_chunks(ring, layout->names_offset, layout->records_offset - layout->names_offset);
 }
 
-// A thread that is in no wait needs no stack there. That costs a call: only when memory is scarce, or
-// has become so since.
-void recorder_stack_release(struct recorder_ring *ring, uint32_t slot)
+void recorder_ready_slots(struct recorder_ring *ring, uint32_t count, bool *ret_more)
 {
-	uint32_t pages = ring->layout.stack_stride / STALL_RING_PAGE;
-	uint64_t start = ring->layout.stacks_offset / STALL_RING_PAGE + (uint64_t)slot * pages;
-	bool is_scarce = load(&deep_count) >= deep_budget(ring) / 8 * 7;
-	uint64_t kept = is_scarce ? SLOT_PAGES : recorder_stack_share(ring) / STALL_RING_PAGE;
-	uint64_t first = start + kept, end = first;
+	struct recorder_state *state = &recorder_state;
+	uint32_t ready = __atomic_load_n(&state->slots_ready, __ATOMIC_ACQUIRE), slot = ready;
 
-	for (; !ring->is_whole && end < start + pages && is_set(there, end); end++)
-		unset_there(ring, end);
-	if (end > first && raw_call3(SYS_madvise, recorder_ring_at(ring, first * STALL_RING_PAGE),
-				     (end - first) * STALL_RING_PAGE, MADV_REMOVE)) {
-		while (end > first)
-			set_there(ring, --end);
-	}
+	if (count > ring->layout.slot_count || ring->is_whole)
+		count = ring->layout.slot_count;
+	if (!ready && ring->is_whole)
+		recorder_touch(ring->header, ring->layout.file_size);
+	while (slot < count && make_slot(ring, slot))
+		slot++;
+	if (!ready)
+		make_common(ring);
+	*ret_more = slot > ready;
+	while (ready < slot && !__atomic_compare_exchange_n(&state->slots_ready, &ready, slot, true,
+							    __ATOMIC_RELEASE, __ATOMIC_RELAXED))
+		;
 }
 
-void recorder_memory_forget(void)
+uint32_t recorder_slots_ready(const struct recorder_ring *ring)
 {
-	recorder_clear(there, sizeof(there));
-	recorder_clear(counted, sizeof(counted));
-	there_count = stack_count = deep_count = 0;
-	process = raw_call0(SYS_getpid);
+	if (!__atomic_load_n(&recorder_state.has_threads, __ATOMIC_RELAXED))
+		return ring->layout.slot_count;
+	return __atomic_load_n(&recorder_state.slots_ready, __ATOMIC_ACQUIRE);
 }

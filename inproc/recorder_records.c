@@ -10,18 +10,17 @@
 #define MAX_TRIES 4
 #define KEY_PAUSE_NS 100000000ULL // between records of a key that may be no lock at all
 
-static uint64_t record_clock; // when the next record is due at an even rate
-
 static bool is_in_rate(uint64_t now)
 {
-	uint64_t seen = __atomic_load_n(&record_clock, __ATOMIC_RELAXED);
+	uint64_t *record_clock = &recorder_state.record_clock;
+	uint64_t seen = __atomic_load_n(record_clock, __ATOMIC_RELAXED);
 
 	for (int i = 0; i < MAX_TRIES; i++) {
 		uint64_t due = seen + BURST_NS < now ? now - BURST_NS : seen;
 
 		if (due > now)
 			return false;
-		if (__atomic_compare_exchange_n(&record_clock, &seen, due + COST_NS, false,
+		if (__atomic_compare_exchange_n(record_clock, &seen, due + COST_NS, false,
 						__ATOMIC_RELAXED, __ATOMIC_RELAXED))
 			return true;
 	}
@@ -88,7 +87,7 @@ static void fill(struct recorder_ring *ring, struct recorder_thread *thread,
 static bool record(struct recorder_ring *ring, struct recorder_thread *thread,
 		   const struct recorder_event *event)
 {
-	recorder_maps_refresh(ring, event->now_ns);
+	recorder_maps_refresh_alone(ring, event->now_ns);
 	uint64_t number = __atomic_fetch_add(&ring->header->head, 1, __ATOMIC_RELAXED);
 	uint64_t offset = ring->layout.records_offset +
 			  (number & (ring->layout.cell_count - 1)) * ring->layout.cell_stride;

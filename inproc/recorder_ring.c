@@ -2,13 +2,13 @@
 #include "inproc/recorder_ring.h"
 
 #include <sys/mman.h>
+#include <sys/stat.h>
 
 #include "inproc/recorder_file.h"
 #include "inproc/recorder_settings.h"
 
-#define MAX_NAPS 100 // 10 ms
+#define LINKS_OF_ONE_THREAD 3 // of /proc/self/task: one is that of the thread
 
-static const struct timespec nap = {.tv_nsec = 100000};
 enum state {
 	NONE,
 	MAKING,
@@ -63,18 +63,6 @@ static bool make(struct recorder_ring *ring)
 	return false;
 }
 
-// Another thread may be making the ring, with some system calls, once in a process's life. Without
-// this, a wait that begins meanwhile would stay unseen to its end.
-static struct recorder_ring *wait_for_ring(void)
-{
-	for (int i = 0; i < MAX_NAPS; i++) {
-		if (__atomic_load_n(&state, __ATOMIC_ACQUIRE) != MAKING)
-			break;
-		raw_call2(SYS_nanosleep, &nap, NULL);
-	}
-	return recorder_ring();
-}
-
 static void make_once(void)
 {
 	uint32_t none = NONE;
@@ -88,18 +76,43 @@ static void make_once(void)
 	__atomic_store_n(&state, is_made ? READY : FAILED, __ATOMIC_RELEASE);
 }
 
-struct recorder_ring *recorder_ring_needed(void)
+static struct recorder_ring *make_unless_made(void)
 {
-	struct recorder_ring *ring = recorder_ring();
-
-	if (ring || !recorder_is_own_process())
-		return ring;
-	if (__atomic_load_n(&state, __ATOMIC_RELAXED) == NONE) {
+	if (__atomic_load_n(&state, __ATOMIC_RELAXED) == NONE && recorder_is_own_process()) {
 		uint64_t blocked = recorder_block_signals();
 		make_once();
 		recorder_restore_signals(blocked);
 	}
-	return wait_for_ring();
+	return recorder_ring();
+}
+
+// Threads that did not come by pthread_create(), or before this library was loaded.
+static bool has_other_threads(void)
+{
+	struct stat st;
+
+	return !raw_call2(SYS_stat, "/proc/self/task", &st) && st.st_nlink > LINKS_OF_ONE_THREAD;
+}
+
+struct recorder_ring *recorder_ring_needed(void)
+{
+	struct recorder_ring *ring = recorder_ring();
+
+	if (ring || __atomic_load_n(&recorder_state.has_threads, __ATOMIC_RELAXED) ||
+	    __atomic_load_n(&state, __ATOMIC_RELAXED) != NONE || !recorder_is_own_process())
+		return ring;
+	if (has_other_threads()) {
+		__atomic_store_n(&recorder_state.has_threads, 1, __ATOMIC_RELAXED);
+		return NULL;
+	}
+	return make_unless_made();
+}
+
+struct recorder_ring *recorder_ring_before_threads(void)
+{
+	struct recorder_ring *ring = recorder_ring();
+
+	return ring ? ring : make_unless_made();
 }
 
 void recorder_ring_forget(bool in_write)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whether this process has a ring: it is made when it is first needed. */
+/* Whether this process has a ring. It is made when the process creates its first thread; before that,
+ * when it is first needed. */
 #ifndef STALL_RECORDER_RING_H
 #define STALL_RECORDER_RING_H
 
@@ -13,8 +14,10 @@ static inline struct recorder_ring *recorder_ring(void)
 {
 	return __atomic_load_n(&recorder_ready_ring, __ATOMIC_ACQUIRE);
 }
-/* Makes it where there is none. */
+/* Makes it where there is none and the process has one thread. */
 struct recorder_ring *recorder_ring_needed(void);
+/* Makes it where there is none; the calling thread is about to create another one. */
+struct recorder_ring *recorder_ring_before_threads(void);
 /* The ring could not be made; there is no second attempt. */
 bool recorder_ring_failed(void);
 /* After a fork(2): it is the parent's. `in_write`: this thread may still write into it. */

@@ -7,12 +7,10 @@
 #include "inproc/recorder_wait.h"
 
 #define RETRY_NS 1000000000ULL
+#define NO_SLOT UINT32_MAX
 #define MAX_CHECKED 64 // slots whose thread is checked, for each slot that is taken
 
-// The owner of each slot, outside of the file, so that a search is fast and no one else can change
-// it.
-static int32_t owners[STALL_RING_MAX_SLOTS];
-static uint32_t next_checked;
+static int32_t *const owners = recorder_state.owners;
 
 void recorder_read_comm(char comm[STALL_BPF_COMM])
 {
@@ -58,8 +56,9 @@ static void empty(struct recorder_ring *ring, struct stall_wait_slot *slot)
 // A thread that ended by a bare exit(2), or was killed alone, has not freed its slot.
 static void reclaim(struct recorder_ring *ring)
 {
-	uint32_t count = __atomic_load_n(&ring->slots_used, __ATOMIC_RELAXED);
-	uint32_t first = __atomic_fetch_add(&next_checked, MAX_CHECKED, __ATOMIC_RELAXED);
+	uint32_t count = __atomic_load_n(&recorder_state.slots_used, __ATOMIC_RELAXED);
+	uint32_t first =
+		__atomic_fetch_add(&recorder_state.next_checked, MAX_CHECKED, __ATOMIC_RELAXED);
 
 	for (uint32_t i = 0; i < MAX_CHECKED && i < count; i++) {
 		uint32_t index = (first + i) % count;
@@ -91,11 +90,11 @@ static void raise_to(uint32_t *maximum, uint32_t value)
 		;
 }
 
-// The first free one, or that of an ended thread whose tid this one was given. slot_count: none.
+// The first free one, or that of an ended thread whose tid this one was given.
 static uint32_t find(struct recorder_ring *ring, int32_t tid)
 {
-	uint32_t count = __atomic_load_n(&ring->slots_used, __ATOMIC_ACQUIRE),
-		 slots = ring->layout.slot_count;
+	uint32_t count = __atomic_load_n(&recorder_state.slots_used, __ATOMIC_ACQUIRE),
+		 slots = recorder_slots_ready(ring);
 
 	for (uint32_t i = 0; i < count; i++) {
 		if (__atomic_load_n(&owners[i], __ATOMIC_RELAXED) == tid) {
@@ -105,22 +104,22 @@ static uint32_t find(struct recorder_ring *ring, int32_t tid)
 	}
 	for (uint32_t i = 0; i < slots; i++) {
 		if (claim(i, tid)) {
-			raise_to(&ring->slots_used, i + 1);
+			raise_to(&recorder_state.slots_used, i + 1);
 			return i;
 		}
 	}
-	return slots;
+	return NO_SLOT;
 }
 
 static uint32_t find_or_reclaim(struct recorder_ring *ring, int32_t tid)
 {
-	uint32_t count = __atomic_load_n(&ring->slots_used, __ATOMIC_ACQUIRE);
+	uint32_t count = __atomic_load_n(&recorder_state.slots_used, __ATOMIC_ACQUIRE);
 	uint32_t index = find(ring, tid);
 
 	if (index < count)
 		return index;
 	reclaim(ring); // before more and more are used
-	return index < ring->layout.slot_count ? index : find(ring, tid);
+	return index != NO_SLOT ? index : find(ring, tid);
 }
 
 bool recorder_slot_is_due(const struct recorder_thread *thread)
@@ -134,12 +133,9 @@ bool recorder_slot_take(struct recorder_ring *ring, struct recorder_thread *thre
 	uint64_t now = recorder_now();
 	int32_t tid = raw_call0(SYS_gettid);
 	uint32_t index = find_or_reclaim(ring, tid);
-	// With all below it: threads take their slots at the same time, and readers read up to the last.
-	// On a full disk they would find a hole, and cannot know that the file was not cut.
 	uint64_t size = (index + 1ULL) * sizeof(struct stall_wait_slot);
-	if (index >= ring->layout.slot_count ||
-	    !recorder_ring_has(ring, ring->layout.slots_offset, size)) {
-		if (index < ring->layout.slot_count)
+	if (index == NO_SLOT || !recorder_ring_has(ring, ring->layout.slots_offset, size)) {
+		if (index != NO_SLOT)
 			__atomic_store_n(&owners[index], 0, __ATOMIC_RELEASE);
 		thread->refused_ns = now;
 		recorder_ring_lost(ring, STALL_LOST_SLOTS_FULL);
@@ -157,7 +153,7 @@ bool recorder_slot_take(struct recorder_ring *ring, struct recorder_thread *thre
 	recorder_read_comm(slot->comm);
 	__atomic_store_n(&slot->tid, tid, __ATOMIC_RELEASE);
 	raise_to(&ring->header->slots_used, index + 1);
-	recorder_maps_refresh(ring, now);
+	recorder_maps_refresh_alone(ring, now);
 	return true;
 }
 
@@ -170,16 +166,9 @@ void recorder_slot_free(struct recorder_ring *ring, struct recorder_thread *thre
 	__atomic_store_n(&owners[thread->index], 0, __ATOMIC_RELEASE);
 }
 
-void recorder_slots_forget(const struct recorder_ring *ring)
-{
-	if (ring)
-		recorder_clear(owners, ring->slots_used * sizeof(owners[0]));
-	next_checked = 0;
-}
-
 uint64_t recorder_oldest_wait(struct recorder_ring *ring, uint64_t object, uint32_t *ret_count)
 {
-	uint32_t slots = __atomic_load_n(&ring->slots_used, __ATOMIC_ACQUIRE), count = 0;
+	uint32_t slots = __atomic_load_n(&recorder_state.slots_used, __ATOMIC_ACQUIRE), count = 0;
 	uint64_t oldest = 0;
 
 	for (uint32_t i = 0; i < slots; i++) {

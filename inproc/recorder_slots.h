@@ -39,6 +39,8 @@ struct recorder_thread {
 	uint64_t file_size;		/* and that of a file that is written to */
 	uint64_t last_tick_ns;		/* of the coarse clock, at the end of a light transfer */
 	uint64_t refused_ns;		/* when it last got no slot */
+	bool is_counted;		/* in recorder_state.threads */
+	bool has_bounds;		/* of its own stack: */
 	uintptr_t stack_low, stack_end; /* all between them can be read; 0: not determined */
 	uint64_t object;		/* recorder_wait.object */
 	struct stall_wait_stat *stat;	/* of the last wait */
@@ -61,8 +63,6 @@ static inline bool recorder_has_slot(const struct recorder_ring *ring,
 bool recorder_slot_is_due(const struct recorder_thread *thread);
 bool recorder_slot_take(struct recorder_ring *ring, struct recorder_thread *thread);
 void recorder_slot_free(struct recorder_ring *ring, struct recorder_thread *thread);
-/* After a fork(2): no thread has a slot. `ring`: the parent's, NULL: it had none. */
-void recorder_slots_forget(const struct recorder_ring *ring);
 void recorder_read_comm(char comm[STALL_BPF_COMM]);
 /* The start of the oldest wait in flight for this object, and the number of waiters; 0: none. */
 uint64_t recorder_oldest_wait(struct recorder_ring *ring, uint64_t object, uint32_t *ret_count);

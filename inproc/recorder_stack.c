@@ -1,11 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "inproc/recorder_stack.h"
 
-#include <sys/uio.h>
-
-#define MAX_DEPTH (1 << 20) // of a stack that is checked page by page, once
-#define MAX_PAGES 9	    // of a copy from a stack that is not known
-#define BAD_HOW 0x7fffffff
+#define MAX_DEPTH (1 << 20) // of a stack whose bounds nobody has given
 
 extern void *__libc_stack_end; // ld.so: where the kernel put the arguments of the first thread
 
@@ -40,13 +36,6 @@ struct stall_ring_stack *recorder_slot_stack(struct recorder_ring *ring, uint32_
 	return recorder_ring_at(ring, offset);
 }
 
-// rt_sigprocmask(2) reads the set before it checks `how`, which it refuses: a read of memory that
-// fails where a load would be a SIGSEGV.
-static bool is_readable(uintptr_t page)
-{
-	return raw_call4(SYS_rt_sigprocmask, BAD_HOW, page, NULL, 8) == -EINVAL;
-}
-
 static bool is_stack_up_to(struct recorder_thread *thread, uintptr_t sp, uintptr_t end)
 {
 	uintptr_t page = sp & -STALL_RING_PAGE, known = end;
@@ -56,7 +45,7 @@ static bool is_stack_up_to(struct recorder_thread *thread, uintptr_t sp, uintptr
 	if (thread->stack_low && thread->stack_end == end)
 		known = thread->stack_low;
 	for (uintptr_t at = page; at < known; at += STALL_RING_PAGE) {
-		if (!is_readable(at))
+		if (!recorder_is_readable(at))
 			return false;
 	}
 	thread->stack_end = end;
@@ -65,15 +54,27 @@ static bool is_stack_up_to(struct recorder_thread *thread, uintptr_t sp, uintptr
 	return true;
 }
 
+// The kernel keeps other mappings away from the first thread's stack: 128 MiB at least
+// (arch/x86/mm/mmap.c).
+void recorder_stack_is_first(struct recorder_thread *thread)
+{
+	thread->has_bounds = true;
+	thread->stack_end = (uintptr_t)__libc_stack_end;
+	thread->stack_low = thread->stack_end - MAX_DEPTH;
+}
+
 // The end of the thread's own stack, if sp is in it: readable without a hole. glibc puts the control
 // block on top of a thread's stack. 0: another stack, of a coroutine or a signal handler.
+//
+// A thread that pthread_create() has not made has to find out: what it has used is present, so that
+// takes a call for each page once, and waits for nothing.
 static uintptr_t own_end(struct recorder_thread *thread, uintptr_t sp)
 {
-	uintptr_t base = recorder_fs_base(), first = (uintptr_t)__libc_stack_end;
+	uintptr_t base = recorder_fs_base();
 
-	if (is_stack_up_to(thread, sp, base))
-		return base;
-	return is_stack_up_to(thread, sp, first) ? first : 0;
+	if (thread->has_bounds)
+		return sp >= thread->stack_low && sp < thread->stack_end ? thread->stack_end : 0;
+	return is_stack_up_to(thread, sp, base) ? base : 0;
 }
 
 bool recorder_is_one_stack(struct recorder_thread *thread, uintptr_t a, uintptr_t b)
@@ -83,41 +84,16 @@ bool recorder_is_one_stack(struct recorder_thread *thread, uintptr_t a, uintptr_
 	return high < own_end(thread, low);
 }
 
-// The memory above such a stack may be unmapped at any time, so the kernel copies, and stops where
-// it cannot.
-static uint32_t copy_unknown(struct recorder_ring *ring, uintptr_t sp, uint8_t *to, uint32_t room)
-{
-	struct iovec local = {to, room}, remote[MAX_PAGES];
-	uint32_t count = 0, size = 0;
-
-	while (count < MAX_PAGES && size < room) {
-		uint32_t chunk = STALL_RING_PAGE - ((sp + size) & (STALL_RING_PAGE - 1));
-		if (chunk > room - size)
-			chunk = room - size;
-		remote[count++] = (struct iovec){(void *)(sp + size), chunk};
-		size += chunk;
-	}
-	local.iov_len = size;
-	long n = raw_call6(SYS_process_vm_readv, ring->layout.pid, &local, 1, remote, count, 0);
-	if (n > 0)
-		return n;
-	// Not allowed. We run on this page.
-	if (count)
-		recorder_copy(to, (void *)sp, remote[0].iov_len);
-	return count ? remote[0].iov_len : 0;
-}
-
 // As much as there is room for.
 static uint32_t make_room(struct recorder_ring *ring, uint8_t *to, uint32_t room)
 {
-	uint64_t offset = to - (uint8_t *)ring->header;
+	uint64_t start = to - (uint8_t *)ring->header, at = start, end = start + room;
 
-	while (room && !recorder_ring_has(ring, offset, room)) {
-		uint32_t in_page = (offset + room) & (STALL_RING_PAGE - 1);
-		uint32_t less = in_page ? in_page : STALL_RING_PAGE;
-		room = room > less ? room - less : 0;
-	}
-	return room;
+	if (room && recorder_ring_has(ring, start, room))
+		return room;
+	while (at < end && recorder_ring_has(ring, at, 1))
+		at = (at | (STALL_RING_PAGE - 1)) + 1;
+	return (at < end ? at : end) - start;
 }
 
 uint32_t recorder_stack_copy(struct recorder_ring *ring, struct recorder_thread *thread,
@@ -125,12 +101,11 @@ uint32_t recorder_stack_copy(struct recorder_ring *ring, struct recorder_thread 
 {
 	uintptr_t end = own_end(thread, sp);
 	uint64_t whole = end ? end - sp : 0;
-	uint32_t size = make_room(ring, to, whole && whole < room ? whole : room);
+	// Another stack may end anywhere; we run on this page of it.
+	uint64_t most = end ? whole : STALL_RING_PAGE - (sp & (STALL_RING_PAGE - 1));
+	uint32_t size = make_room(ring, to, most < room ? most : room);
 
-	if (end)
-		recorder_copy(to, (void *)sp, size);
-	else
-		size = copy_unknown(ring, sp, to, size);
+	recorder_copy(to, (void *)sp, size);
 	if (!size)
 		recorder_ring_lost(ring, STALL_LOST_STACK_READ);
 	else if (size != whole)

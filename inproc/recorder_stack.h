@@ -9,6 +9,8 @@
  * of the stack, 0 not known. */
 uint32_t recorder_stack_copy(struct recorder_ring *ring, struct recorder_thread *thread,
 			     uintptr_t sp, uint8_t *to, uint32_t room, uint64_t *ret_whole);
+/* The thread is the process's first one. */
+void recorder_stack_is_first(struct recorder_thread *thread);
 /* Whether both addresses are on the thread's own stack. */
 bool recorder_is_one_stack(struct recorder_thread *thread, uintptr_t a, uintptr_t b);
 uint64_t recorder_fs_base(void);

@@ -3,12 +3,10 @@
 
 #include "inproc/recorder_stats.h"
 
-struct recorder_file recorder_files[STALL_RING_MAX_SLOTS];
-
 void recorder_file_learn(const struct recorder_thread *thread, const struct stall_wait_key *key,
 			 uint64_t ns)
 {
-	struct recorder_file *file = &recorder_files[thread->index];
+	struct recorder_file *file = &recorder_state.files[thread->index];
 	uint32_t calls = file->stat == thread->stat ? file->calls : 0;
 
 	recorder_file_flush(thread);
@@ -42,7 +40,7 @@ uint64_t recorder_file_estimate(const struct recorder_thread *thread, uint64_t n
 	uint64_t most = now - thread->start_ns, estimate = 2 * (now - thread->last_tick_ns);
 
 	if (thread->last_tick_ns == thread->start_ns) // it failed at once
-		return recorder_files[thread->index].ns;
+		return recorder_state.files[thread->index].ns;
 	bool is_one_tick = thread->last_tick_ns - thread->start_ns < 2 * tick_ns();
 
 	return is_one_tick && estimate < most ? estimate : most;
@@ -50,7 +48,7 @@ uint64_t recorder_file_estimate(const struct recorder_thread *thread, uint64_t n
 
 void recorder_file_flush(const struct recorder_thread *thread)
 {
-	struct recorder_file *file = &recorder_files[thread->index];
+	struct recorder_file *file = &recorder_state.files[thread->index];
 
 	if (!file->pending)
 		return;
@@ -64,10 +62,10 @@ void recorder_file_flush(const struct recorder_thread *thread)
 
 void recorder_file_expire(const struct recorder_thread *thread)
 {
-	recorder_files[thread->index].checked_ns = 0;
+	recorder_state.files[thread->index].checked_ns = 0;
 }
 
 void recorder_file_forget(const struct recorder_thread *thread)
 {
-	recorder_files[thread->index] = (struct recorder_file){.fd = -1};
+	recorder_state.files[thread->index] = (struct recorder_file){.fd = -1};
 }

@@ -14,23 +14,6 @@
 
 #include "inproc/recorder_slots.h"
 
-/* What a thread knows of the descriptor that it used last. The first 64 bytes are all that most
- * calls need. */
-struct recorder_file {
-	uint64_t checked_ns; /* CLOCK_MONOTONIC_COARSE */
-	uint64_t size, tag;
-	struct stall_wait_stat *stat;
-	uint64_t bytes;	  /* of calls that are not counted in the stat yet, */
-	uint32_t pending; /* and their number */
-	uint32_t calls;	  /* not measured, on this stat */
-	uint32_t operation;
-	int fd;
-	uint32_t kind;
-	struct stall_wait_key key;
-	uint64_t ns; /* of the call that was measured */
-} __attribute__((aligned(64)));
-
-extern struct recorder_file recorder_files[] __attribute__((visibility("hidden")));
 #define RECORDER_FILE_VALID_NS 3500000ULL /* by a clock with ticks of 1 ms at least: below 4 ms */
 
 /* Whether it need not be asked for. A write must end within the file. `now`: of the coarse

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 
 #include "ebpf/waits.h"
+#include "inproc/recorder_state.h"
 
 /* Where a thread is: callee-saved registers, SP and PC of one moment in a function of this library
  * whose frame lives until the wait is over. */
@@ -29,8 +30,6 @@ struct recorder_wait {
 /* Marks are counted by a hash of the object. The release of a marked object is recorded. The check
  * takes a few instructions, for the paths of unlock and signal. Another object with the same hash
  * may be the cause of true; false is certain. */
-extern uint32_t recorder_marks[] __attribute__((visibility("hidden")));
-#define RECORDER_MARKS 4096
 /* objects are 8 bytes apart at least */
 static inline uint16_t recorder_mark_of(uint64_t object)
 {
@@ -38,7 +37,7 @@ static inline uint16_t recorder_mark_of(uint64_t object)
 }
 static inline uint32_t recorder_marked(uint64_t object)
 {
-	return __atomic_load_n(&recorder_marks[recorder_mark_of(object)], __ATOMIC_RELAXED);
+	return __atomic_load_n(&recorder_state.marks[recorder_mark_of(object)], __ATOMIC_RELAXED);
 }
 static inline bool recorder_is_marked(uint64_t object)
 {
@@ -49,6 +48,5 @@ void recorder_marks_add(uint16_t mark, uint64_t start_ns);
 void recorder_marks_remove(uint16_t mark);
 /* False: no thread has waited for an object with its hash for that long. */
 bool recorder_mark_is_older(uint64_t object, uint64_t since_ns);
-void recorder_marks_forget(void);
 
 #endif

@@ -22,7 +22,13 @@
 #include "ebpf/waits.h"
 
 #define STALL_RING_MAGIC "STALLRNG"
-#define STALL_RING_VERSION 1
+/* Version 1 had no room for more kinds of waits and causes of loss than it knew. Readers read it, too:
+ * a server keeps the library that it was started with. */
+#define STALL_RING_VERSION 2
+#define STALL_RING_KINDS_1 13
+#define STALL_RING_CAUSES_1 11
+#define STALL_RING_MAX_KINDS 32
+#define STALL_RING_MAX_CAUSES 32
 #define STALL_RING_SUFFIX ".ring"
 #define STALL_RING_PAGE 4096
 
@@ -57,10 +63,10 @@ struct stall_ring_header {
 	__u32 version;
 	__u32 header_size; /* of this struct */
 	__u64 file_size;
-	__u64 slots_offset;  /* struct stall_wait_slot[slot_count] */
-	__u64 stacks_offset; /* slot_count of stack_stride bytes: struct stall_ring_stack */
-	__u64 stats_offset; /* struct stall_wait_stat[stat_count + STALL_WAIT_KINDS], see waits.h */
-	__u64 names_offset; /* struct stall_ring_name[stat_count]: of the files of the stats */
+	__u64 slots_offset;   /* struct stall_wait_slot[slot_count] */
+	__u64 stacks_offset;  /* slot_count of stack_stride bytes: struct stall_ring_stack */
+	__u64 stats_offset;   /* struct stall_wait_stat[stat_count + kinds], see waits.h */
+	__u64 names_offset;   /* struct stall_ring_name[stat_count]: of the files of the stats */
 	__u64 records_offset; /* cell_count of cell_stride bytes: struct stall_ring_cell */
 	__u64 maps_offset;    /* two of maps_stride bytes: struct stall_ring_maps */
 	__u32 slot_count, stack_stride;
@@ -81,11 +87,13 @@ struct stall_ring_header {
 	/* /proc/self/stat field 28, where the stack of this program began: an execve changes neither
 	 * pid nor start time. 0: not known, as of rings before it was there. */
 	__u64 start_stack;
+	/* How many the library knows, from version 2 on: of waits, of stall_wait_lost. */
+	__u32 kinds, causes;
 
 	/* Commands: any process that can write the file may change them at any time. */
 	__u32 enabled __attribute__((aligned(64))); /* 0: the library passes everything through */
 	__u32 reserved;
-	__u64 threshold_ns[STALL_WAIT_KINDS]; /* of END and WAKER records */
+	__u64 threshold_ns_1[STALL_RING_KINDS_1]; /* of version 1 alone */
 
 	/* Written by the library. */
 	__u32 state __attribute__((aligned(64))); /* enum stall_ring_state */
@@ -93,10 +101,18 @@ struct stall_ring_header {
 	__u32 maps;				  /* which of the two is complete: 0 or 1 */
 	__u32 maps_failed; /* errno of the last attempt to read /proc/self/maps, 0: success */
 	__u64 waits;	   /* that have begun, roughly: shows whether anything happens at all */
-	__u64 lost[STALL_LOST_CAUSES];
+	__u64 lost_1[STALL_RING_CAUSES_1]; /* of version 1 alone */
 
 	__u64 head __attribute__((aligned(64))); /* records begun since the start: tickets */
+
+	/* From version 2 on. Commands, too: */
+	__u64 threshold_ns[STALL_RING_MAX_KINDS]
+		__attribute__((aligned(64))); /* of END and WAKER */
+	/* Written by the library. */
+	__u64 lost[STALL_RING_MAX_CAUSES] __attribute__((aligned(64)));
 };
+/* What every version has, where it has always been. */
+#define STALL_RING_HEADER_1 __builtin_offsetof(struct stall_ring_header, threshold_ns)
 
 /* The stack of a slot's wait. It belongs to the wait whose number slot.seq is equal to `seq`, which
  * is written last. A wait for a mutex or rwlock gets one only when it has lasted a while. */
@@ -147,5 +163,35 @@ struct stall_ring_maps {
 	__u64 read_ns;	 /* CLOCK_MONOTONIC */
 	char text[];
 };
+
+/* A ring of any version is read by the readers of all later ones: nothing in it moves or grows. */
+#define STALL_RING_AT(field, offset)                                                               \
+	_Static_assert(__builtin_offsetof(struct stall_ring_header, field) == (offset), #field)
+STALL_RING_AT(file_size, 16);
+STALL_RING_AT(slots_offset, 24);
+STALL_RING_AT(slot_count, 72);
+STALL_RING_AT(pid, 96);
+STALL_RING_AT(start_time, 104);
+STALL_RING_AT(boot_id, 136);
+STALL_RING_AT(exe, 192);
+STALL_RING_AT(start_stack, 464);
+STALL_RING_AT(kinds, 472);
+STALL_RING_AT(enabled, 512);
+STALL_RING_AT(state, 640);
+STALL_RING_AT(waits, 656);
+STALL_RING_AT(head, 768);
+STALL_RING_AT(threshold_ns, 832);
+STALL_RING_AT(lost, 1088);
+_Static_assert(sizeof(struct stall_ring_header) == 1344, "the header");
+_Static_assert(STALL_WAIT_KINDS <= STALL_RING_MAX_KINDS, "room for each kind");
+_Static_assert(STALL_LOST_CAUSES <= STALL_RING_MAX_CAUSES, "room for each cause");
+_Static_assert(sizeof(struct stall_wait_slot) == 192, "slots");
+_Static_assert(sizeof(struct stall_wait_stat) == 448, "stats");
+_Static_assert(sizeof(struct stall_wait_record) == 336, "records");
+_Static_assert(sizeof(struct stall_ring_stack) == 256, "stacks");
+_Static_assert(sizeof(struct stall_ring_cell) == 336 + 16 + STALL_RING_WORDS, "cells");
+_Static_assert(sizeof(struct stall_ring_name) == 256, "names");
+_Static_assert(sizeof(struct stall_ring_maps) == 16, "maps");
+#undef STALL_RING_AT
 
 #endif
