@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a poke would find in a live process, by ``stallscope-probe poke``: nothing is written."""
+"""What a poke would find in a live process, by ``stallscope-poke``: nothing is written."""
 
 from __future__ import annotations
 
@@ -100,7 +100,8 @@ def change_is(record: Record) -> str:
     ``ended``: the process is another one. Raises: ProbeError.
     """
     answer = _ask(record.pid, *record.change)
-    if answer.identity != record.identity:
+    # That of an older version lacks what was added at its end.
+    if not f"{answer.identity}:".startswith(f"{record.identity}:"):
         return "ended"
     if record.files:
         if not answer.direct:
@@ -120,18 +121,20 @@ def _named(allowed: AllowList, exe: str) -> list[Poke | DirectIo]:
 
 
 def _ask(pid: int, *words: str) -> _Answer:
-    out = probe.run(["poke", "--pid", str(pid), *words], seconds=SECONDS)
+    if "--hash" in words:  # of files up to 4 GiB
+        words = (*words, "--deadline", str(int(SECONDS * 900)))
+    out = probe.run(["--pid", str(pid), *words], seconds=SECONDS, program=probe.POKE)
     try:
         return msgspec.json.decode(out, type=_Answer)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise ProbeError(f"{probe.PROBE} poke: its answer cannot be read: {error}") from error
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ProbeError(f"{probe.POKE}: its answer cannot be read: {error}") from error
 
 
 def _bytes(text: str) -> bytes:
     try:
         return bytes.fromhex(text)
     except ValueError as error:
-        raise ProbeError(f"{probe.PROBE} poke: its answer cannot be read: {error}") from error
+        raise ProbeError(f"{probe.POKE}: its answer cannot be read: {error}") from error
 
 
 def _within(head: bytes, base: int, pieces: Sequence[Piece]) -> list[bytes]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plan a poke, write it, and undo it. Only ``stallscope-probe`` writes to the server."""
+"""Plan a poke, write it, and undo it. Only ``stallscope-poke`` writes to the server."""
 
 from __future__ import annotations
 
@@ -116,11 +116,11 @@ def write(plan: Plan, folder: Path, seconds: float | None) -> Stored:
     """
     record, path, words = prepared(plan, folder, seconds)
     try:
-        probe.run(words, seconds=SECONDS)
+        probe.run(words, seconds=SECONDS, program=probe.POKE)
     except ProbeError as error:
         stored = records.read(path)
         if stored.end is None and stored.last("written") is None:
-            # The probe refused it before it opened the record.
+            # It refused it before it opened the record.
             with contextlib.suppress(StallscopeError):
                 if looking.change_is(record) == "old":
                     records.append(path, "not-written", str(error)[:400])
@@ -129,8 +129,8 @@ def write(plan: Plan, folder: Path, seconds: float | None) -> Stored:
 
 
 def prepared(plan: Plan, folder: Path, seconds: float | None) -> tuple[Record, Path, list[str]]:
-    """Put the undo record on disk; return it, its path, and the command line of the probe that
-    writes. Raises: RecordError, PokeError."""
+    """Put the undo record on disk; return it, its path, and the arguments of the program
+    that writes. Raises: RecordError, PokeError."""
     record = _record(plan, seconds)
     with records.folder_lock(folder):
         _check_no_other(record, folder)
@@ -154,7 +154,7 @@ def undo(record_id: str, folder: Path) -> Stored:
             f"process {record.pid} of poke {record.id} has ended or was restarted:"
             " there is nothing left to undo, and nothing was written"
         )
-    probe.run([*_command(stored.record, path, "undo")], seconds=SECONDS)
+    probe.run(_command(stored.record, path, "undo"), seconds=SECONDS, program=probe.POKE)
     return records.read(path)
 
 
@@ -301,5 +301,5 @@ def _record(plan: Plan, seconds: float | None) -> Record:
 
 
 def _command(record: Record, path: Path, action: str) -> list[str]:
-    words = ["poke", "--pid", str(record.pid), "--process", record.identity]
+    words = ["--pid", str(record.pid), "--process", record.identity]
     return [*words, "--do", action, "--record", str(path), *record.change]

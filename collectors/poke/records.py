@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Undo records: a file for each poke, on disk before anything is written to the server.
 
-Its first line says what was to be changed; ``stallscope-probe`` appends an event for each thing
+Its first line says what was to be changed; ``stallscope-poke`` appends an event for each thing
 that happened (pmp/poke/poke_record.h). Files and folder belong to their user alone; they are still
 read as input that can be damaged.
 """

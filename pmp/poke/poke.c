@@ -6,7 +6,7 @@
 
 struct stall_error *stall_poke_check(const struct stall_poke *poke)
 {
-	return poke->word.size ? stall_poke_word_check(&poke->target, &poke->word)
+	return poke->word.size ? stall_poke_word_check(&poke->process, &poke->word)
 			       : stall_poke_files_check(poke);
 }
 
@@ -17,7 +17,7 @@ struct stall_error *stall_poke_state(const struct stall_poke *poke, enum stall_p
 	if (poke->word.size) {
 		uint64_t value;
 
-		err = stall_poke_word_read(&poke->target, &poke->word, &value);
+		err = stall_poke_word_read(&poke->process, &poke->word, &value);
 		if (!err)
 			*ret = value == poke->word.old_value   ? STALL_POKE_OLD
 			       : value == poke->word.new_value ? STALL_POKE_NEW
@@ -35,7 +35,7 @@ struct stall_error *stall_poke_state(const struct stall_poke *poke, enum stall_p
 
 struct stall_error *stall_poke_set(const struct stall_poke *poke)
 {
-	return poke->word.size ? stall_poke_word_change(&poke->target, &poke->word,
+	return poke->word.size ? stall_poke_word_change(&poke->process, &poke->word,
 							poke->word.old_value, poke->word.new_value)
 			       : stall_poke_files_set(poke);
 }
@@ -49,7 +49,7 @@ struct stall_error *stall_poke_undo(const struct stall_poke *poke, enum stall_po
 		return err;
 	if (found != STALL_POKE_OLD)
 		err = poke->word.size
-			      ? stall_poke_word_change(&poke->target, &poke->word,
+			      ? stall_poke_word_change(&poke->process, &poke->word,
 						       poke->word.new_value, poke->word.old_value)
 			      : stall_poke_files_undo(poke);
 	if (!err)

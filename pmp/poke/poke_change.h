@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "snapshot/target.h"
+#include "poke/poke_process.h"
 
 #define STALL_POKE_MAX_FILES 64
 #define STALL_POKE_MAX_BLOCK 512 // bytes that a write may have to be aligned to
@@ -23,8 +23,8 @@ struct stall_poke_file {
 };
 
 struct stall_poke {
-	struct stall_target target;  // the caller's
-	struct stall_poke_word word; // size 0: files
+	struct stall_poke_process process; // its descriptors are the caller's
+	struct stall_poke_word word;	   // size 0: files
 	struct stall_poke_file files[STALL_POKE_MAX_FILES];
 	size_t file_count;
 };

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -115,7 +116,7 @@ struct stall_error *stall_poke_files_check(const struct stall_poke *poke)
 	struct stall_error *err = NULL;
 
 	for (size_t i = 0; !err && i < poke->file_count; i++)
-		err = check_file(&poke->target, &poke->files[i]);
+		err = check_file(&poke->process.target, &poke->files[i]);
 	return err;
 }
 
@@ -127,7 +128,7 @@ struct stall_error *stall_poke_files_count(const struct stall_poke *poke, size_t
 	for (size_t i = 0; i < poke->file_count; i++) {
 		struct stall_open_file open;
 		struct stall_error *err =
-			stall_open_file_get(&poke->target, &poke->files[i], &open);
+			stall_open_file_get(&poke->process.target, &poke->files[i], &open);
 
 		if (err)
 			return err;
@@ -142,12 +143,16 @@ struct stall_error *stall_poke_files_count(const struct stall_poke *poke, size_t
 	return NULL;
 }
 
-static struct stall_error *change(const struct stall_target *target,
+static struct stall_error *change(const struct stall_poke_process *process,
 				  const struct stall_poke_file *file, bool direct)
 {
-	struct stall_open_file open;
-	struct stall_error *err = stall_open_file_get(target, file, &open);
+	const struct stall_target *target = &process->target;
+	struct stall_open_file open = {.copy = -1};
+	// Another program may have inherited the file.
+	struct stall_error *err = stall_poke_process_check(process);
 
+	if (!err)
+		err = stall_open_file_get(target, file, &open);
 	if (err || open.copy < 0)
 		return err;
 	_cleanup_close_ int copy = open.copy;
@@ -164,10 +169,10 @@ struct stall_error *stall_poke_files_set(const struct stall_poke *poke)
 	size_t done = 0;
 
 	for (; !err && done < poke->file_count; done++)
-		err = change(&poke->target, &poke->files[done], true);
+		err = change(&poke->process, &poke->files[done], true);
 	// The last one is the one that failed.
 	for (size_t i = 0; err && i < done; i++)
-		stall_error_destroy(change(&poke->target, &poke->files[i], false));
+		stall_error_destroy(change(&poke->process, &poke->files[i], false));
 	return err;
 }
 
@@ -176,7 +181,7 @@ struct stall_error *stall_poke_files_undo(const struct stall_poke *poke)
 	struct stall_error *first = NULL;
 
 	for (size_t i = 0; i < poke->file_count; i++) {
-		struct stall_error *err = change(&poke->target, &poke->files[i], false);
+		struct stall_error *err = change(&poke->process, &poke->files[i], false);
 
 		if (first)
 			stall_error_destroy(err);

@@ -13,7 +13,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/json_writer.h"
-#include "snapshot/target.h"
+#include "proc/target.h"
 
 #define MAX_RECORD (1 << 20) // bytes that are read
 #define EVENT "{\"event\":\""

@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "poke/poke_word.h"
 
-#include <errno.h>
 #include <inttypes.h>
+#include <stdbool.h>
 #include <stdio.h>
-#include <sys/uio.h>
-
-#include "poke/poke_process.h"
 
 struct stall_error *stall_poke_word_parse(const char *text, struct stall_poke_word *ret)
 {
@@ -32,7 +29,7 @@ struct stall_error *stall_poke_word_parse(const char *text, struct stall_poke_wo
 	return NULL;
 }
 
-struct stall_error *stall_poke_word_check(const struct stall_target *target,
+struct stall_error *stall_poke_word_check(const struct stall_poke_process *process,
 					  const struct stall_poke_word *word)
 {
 	struct stall_poke_mapping mapping;
@@ -44,61 +41,48 @@ struct stall_error *stall_poke_word_check(const struct stall_target *target,
 					  " is not aligned to %u bytes: a reader could "
 					  "see half of the write",
 					  word->address, word->size);
-	err = stall_poke_mapping_find(target, word->address, word->size, &mapping);
+	err = stall_poke_mapping_find(process, word->address, word->size, &mapping);
 	if (err)
 		return err;
 	if (!mapping.writable)
 		return stall_error_create(STALL_ERROR_PERMISSION,
 					  "process %d may not write to its own memory at 0x%" PRIx64
 					  ": it is not changed",
-					  target->pid, word->address);
+					  process->target.pid, word->address);
 	if (mapping.shared)
 		return stall_error_create(STALL_ERROR_PERMISSION,
 					  "the memory of process %d at 0x%" PRIx64
 					  " is shared with a file or other processes: it is not "
 					  "changed",
-					  target->pid, word->address);
+					  process->target.pid, word->address);
 	return NULL;
 }
 
-// Both calls take a pid: the check right before them makes sure whose it is.
-static struct stall_error *transfer(const struct stall_target *target,
-				    const struct stall_poke_word *word, uint64_t *value, bool write)
-{
-	struct iovec local = {value, word->size};
-	struct iovec remote = {(void *)(uintptr_t)word->address, word->size};
-	struct stall_error *err = stall_target_check(target);
-	ssize_t size;
-
-	if (err)
-		return err;
-	size = write ? process_vm_writev(target->pid, &local, 1, &remote, 1, 0)
-		     : process_vm_readv(target->pid, &local, 1, &remote, 1, 0);
-	if (size == (ssize_t)word->size)
-		return NULL;
-	return stall_error_os(size < 0 ? errno : EFAULT,
-			      "cannot %s the memory of process %d at 0x%" PRIx64,
-			      write ? "write to" : "read", target->pid, word->address);
-}
-
-struct stall_error *stall_poke_word_read(const struct stall_target *target,
+struct stall_error *stall_poke_word_read(const struct stall_poke_process *process,
 					 const struct stall_poke_word *word, uint64_t *ret)
 {
 	uint64_t value = 0;
-	struct stall_error *err = transfer(target, word, &value, false);
+	struct stall_error *err =
+		stall_poke_memory_read(process, word->address, &value, word->size);
 
 	if (!err)
 		*ret = value;
 	return err;
 }
 
-struct stall_error *stall_poke_word_change(const struct stall_target *target,
+struct stall_error *stall_poke_word_change(const struct stall_poke_process *process,
 					   const struct stall_poke_word *word, uint64_t from,
 					   uint64_t to)
 {
+	pid_t pid = process->target.pid;
 	uint64_t value;
-	struct stall_error *err = stall_poke_word_read(target, word, &value);
+	struct stall_error *err = stall_poke_process_check(process);
 
+	if (!err)
+		err = stall_poke_word_check(process, word);
+	// Last, so that the mapping was of this memory.
+	if (!err)
+		err = stall_poke_word_read(process, word, &value);
 	if (err)
 		return err;
 	if (value != from)
@@ -106,15 +90,15 @@ struct stall_error *stall_poke_word_change(const struct stall_target *target,
 					  "process %d has %" PRIu64 " (0x%" PRIx64 ") at 0x%" PRIx64
 					  ", not %" PRIu64 ": somebody else changed it, so it is "
 					  "left as it is",
-					  target->pid, value, value, word->address, from);
+					  pid, value, value, word->address, from);
 	value = to;
-	err = transfer(target, word, &value, true);
+	err = stall_poke_memory_write(process, word->address, &value, word->size);
 	if (!err)
-		err = stall_poke_word_read(target, word, &value);
+		err = stall_poke_word_read(process, word, &value);
 	if (err || value == to)
 		return err;
 	return stall_error_create(STALL_ERROR_AGAIN,
 				  "process %d has %" PRIu64 " at 0x%" PRIx64 " right after %" PRIu64
 				  " was written: somebody else writes to it",
-				  target->pid, value, word->address, to);
+				  pid, value, word->address, to);
 }

@@ -91,15 +91,6 @@ static void add_event(struct supervisor *supervisor, enum stall_poke_event event
 	stall_error_destroy(stall_poke_record_add(supervisor->record, event, NAME, detail));
 }
 
-static bool has_ended(const struct stall_target *target)
-{
-	struct stall_error *err = stall_target_check(target);
-	bool ended = err != NULL;
-
-	stall_error_destroy(err);
-	return ended;
-}
-
 // Under the lock of the record. Returns an error that another attempt may not have.
 static struct stall_error *undo_once(struct supervisor *supervisor)
 {
@@ -126,8 +117,8 @@ static void undo(struct supervisor *supervisor)
 
 		if (!err)
 			break;
-		if (has_ended(&supervisor->poke.target)) {
-			add_event(supervisor, STALL_POKE_ENDED, NULL);
+		if (err->code == STALL_ERROR_NO_PROCESS) {
+			add_event(supervisor, STALL_POKE_ENDED, err->message);
 			break;
 		}
 		if (err->code == STALL_ERROR_AGAIN || i == ATTEMPTS) {
@@ -217,7 +208,7 @@ static void __attribute__((noreturn)) watch(struct supervisor *supervisor)
 			[SIGNALS] = {.fd = supervisor->signals, .events = POLLIN},
 			[CHANGES] = {.fd = supervisor->changes, .events = POLLIN},
 			[PARTNER] = {.fd = supervisor->partner, .events = POLLIN},
-			[TARGET] = {.fd = supervisor->poke.target.pidfd, .events = POLLIN},
+			[TARGET] = {.fd = supervisor->poke.process.target.pidfd, .events = POLLIN},
 		};
 
 		if (poll(fds, EVENTS, supervisor->partner < 0 ? NO_PARTNER_MS : -1) < 0)
@@ -248,10 +239,12 @@ static void supervise(struct supervisor *supervisor)
 static void __attribute__((noreturn))
 begin(const struct stall_poke *poke, int record, int ready, uint64_t deadline_ns)
 {
-	const int fds[] = {poke->target.pidfd, poke->target.procfd, record, ready};
+	const struct stall_poke_process *process = &poke->process;
+	const int fds[] = {process->target.pidfd, process->target.procfd, process->memory, record,
+			   ready};
 	struct supervisor supervisor = {
 		.poke = *poke,
-		.ready = STALL_CHILD_FD + 3,
+		.ready = STALL_CHILD_FD + 4,
 		.deadline_ns = deadline_ns,
 		.partner = -1,
 		.timer = -1,
@@ -261,14 +254,15 @@ begin(const struct stall_poke *poke, int record, int ready, uint64_t deadline_ns
 
 	setsid();
 	stall_child_set_signals();
-	stall_child_keep_only(fds, 4);
+	stall_child_keep_only(fds, 5);
 	prctl(PR_SET_NAME, "poke-supervisor");
 	if (chdir("/") < 0)
 		_exit(1);
-	supervisor.poke.target.pidfd = STALL_CHILD_FD;
-	supervisor.poke.target.procfd = STALL_CHILD_FD + 1;
-	supervisor.record = stall_poke_record_reopen(STALL_CHILD_FD + 2);
-	close(STALL_CHILD_FD + 2);
+	supervisor.poke.process.target.pidfd = STALL_CHILD_FD;
+	supervisor.poke.process.target.procfd = STALL_CHILD_FD + 1;
+	supervisor.poke.process.memory = STALL_CHILD_FD + 2;
+	supervisor.record = stall_poke_record_reopen(STALL_CHILD_FD + 3);
+	close(STALL_CHILD_FD + 3);
 	if (supervisor.record >= 0 && open_events(&supervisor))
 		supervise(&supervisor);
 	_exit(1);
@@ -316,6 +310,6 @@ struct stall_error *stall_supervisor_start(const struct stall_poke *poke, int re
 		return stall_error_create(STALL_ERROR_OTHER,
 					  "the supervisor did not start: nothing was written to "
 					  "process %d",
-					  poke->target.pid);
+					  poke->process.target.pid);
 	return NULL;
 }

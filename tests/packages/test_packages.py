@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.packages.conftest import CHECKOUT, clean_root, clone
+from tests.support.hardening import weaknesses
 from tests.support.vm.roots import Overlay
 from tests.support.vm.systems import repacked
 
@@ -24,6 +25,8 @@ pytestmark = [pytest.mark.needs("packages"), pytest.mark.timeout(7200)]
 
 DUMP = CHECKOUT / "tests/data/importers/gdb-wrapped.in"
 PROBE = "/usr/libexec/stallscope/stallscope-probe"
+POKE = "/usr/lib/stallscope/python/stallscope/_bin/stallscope-poke"
+POKE_OF_TAR = "/opt/stallscope/python/lib/python3/dist-packages/stallscope/_bin/stallscope-poke"
 CAPABILITIES = {"cap_bpf", "cap_perfmon", "cap_sys_ptrace", "cap_checkpoint_restore"}
 NO_COMPILER = "for name in gcc cc clang make ld; do ! command -v $name; done"
 SETTINGS = '[server]\nname = "db"\ntarget = "mariadbd"\n'
@@ -44,6 +47,9 @@ STALL = """
     kill -KILL $server
 """
 
+BUILT = ("_bin/stallscope-probe", "_bin/stallscope-poke", "_lib/libstallscope.so")
+"""What is compiled, in the package's folder of Python."""
+
 Builder = Callable[[str], Path]
 Roots = Callable[..., Overlay]
 
@@ -58,6 +64,12 @@ def works(root: Overlay, stallscope: str, extras: str = "jinja2 textual duckdb")
     assert found["probe"]["version"] == found["version"]
     for name in extras.split():
         assert found["libraries"][name]
+    folder = Path(found["probe"]["path"]).parents[1]
+    for name in BUILT:
+        copy = f"/tmp/{Path(name).name}"
+        root.check(f"cat '{folder}/{name}' >{copy}")
+        assert weaknesses(root.path(copy), fortified=not name.endswith(".so")) == [], name
+        root.check(f"rm {copy}")
     assert "4 threads: 3 waiting" in root.check(f"{stallscope} analyze /srv/{DUMP.name}")
     # A process that waits, captured without SQL; the capture's report and its tables.
     script = f"""
@@ -91,6 +103,8 @@ def test_deb(built: Builder, root: Roots, suite: str) -> None:
     assert "Permission denied" in clean.run(f"runuser -u nobody -- {PROBE} --version").said
     features = json.loads(clean.check(f"runuser -u stallscope -- {PROBE} features"))["features"]
     assert features["capabilities"]["ok"], features["capabilities"]
+    assert not features["ptrace"]["ok"]
+    writes_for_root_alone(clean, POKE)
     # What else is in it.
     clean.check(
         "test -s /usr/share/bash-completion/completions/stallscope"
@@ -150,6 +164,18 @@ def test_wheel(built: Builder, root: Roots, suite: str) -> None:
     clean.check("test -s /opt/it/man/man1/stallscope.1 -o -s /opt/it/share/man/man1/stallscope.1")
 
 
+def writes_for_root_alone(root: Overlay, poke: str) -> None:
+    """Who may run the probe has what its file has; the program that writes has nothing."""
+    assert root.check(f"stat -c '%U:%G %a' {poke}").strip() == "root:root 700"
+    assert root.check(f"/usr/sbin/getcap {poke}") == ""
+    assert root.check(f"{poke} --version").startswith("stallscope-poke ")
+    for user in ("nobody", "stallscope"):
+        refused = root.run(f"runuser -u {user} -- stallscope poke any -p $$")
+        assert refused.code != 0
+        assert "you may not run it: do this as root" in refused.said, refused.said
+        assert "Permission denied" in root.run(f"runuser -u {user} -- {poke} --version").said
+
+
 def unpacked(root: Overlay, archive: Path) -> str:
     """Unpack the archive into a folder with a blank in its name; return the program."""
     folder = root.path("/srv/some folder")
@@ -183,6 +209,7 @@ def test_tar_installed_as_a_service(built: Builder, root: Roots) -> None:
     assert set(re.findall(r"cap_\w+", clean.check(f"/usr/sbin/getcap {PROBE}"))) == CAPABILITIES
     features = json.loads(clean.check(f"runuser -u stallscope -- {PROBE} features"))["features"]
     assert features["capabilities"]["ok"], features["capabilities"]
+    writes_for_root_alone(clean, POKE_OF_TAR)
     clean.check("test -s /usr/lib/systemd/system/stallscope@.service")
     clean.check("test -s /usr/share/man/man1/stallscope-watch.1")
     # Over itself, as an upgrade is.
@@ -230,6 +257,7 @@ def test_image(built: Builder, tmp_path: Path) -> None:
     shutil.copy(DUMP, clean.path("/srv"))
     exports = f"export {' '.join(config['Env'])}"
     works(clean, f"{exports}; {config['Entrypoint'][0]}")
+    assert clean.check(f"{exports}; stat -c '%u:%g %a' {POKE_OF_TAR}").strip() == "0:0 700"
     assert config["User"] == "65532:65532"  # in its /etc/passwd: stallscope
     assert "usage: stallscope" in clean.check(f"{exports}; su stallscope -c 'stallscope --help'")
 
