@@ -1,20 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // The input is the unwind information of a target's file: 1 and its .eh_frame, or 0 and its
-// .debug_frame. By libFuzzer, in place of driver.c, from pmp/unwind/ after a build:
-// clang -D_GNU_SOURCE -g -O1 -fsanitize=fuzzer,address,undefined -I../../build/walls/unwind
-// -I../../build/walls/base -I../../build/walls/snapshot -I../../build/walls/ebpf -I../../tests/c
-// ../../tests/fuzz/fuzz_cfi.c ../base/error.c cfi.c cfi_section.c elf_file.c expression.c unwind.c
-// -lz -lzstd
+// .debug_frame.
 #include <stdlib.h>
 #include <string.h>
 
 #include "cfi_image.h"
+#include "fuzz.h"
 #include "step_frames.h"
 #include "unwind/cfi.h"
 
 #define SAMPLES 256
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static void look_up(struct stall_cfi *cfi, uint64_t address, const uint8_t *data, size_t size)
 {

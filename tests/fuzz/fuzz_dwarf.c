@@ -3,10 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "fuzz.h"
 #include "packs/layouts.h"
 #include "packs/structures.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 // Every line must be KEY=NUMBER, as those who read it expect.
 static void check_text(const struct stall_layouts *layouts)

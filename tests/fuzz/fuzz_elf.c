@@ -1,19 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The input is an ELF file of a target: its headers, symbol tables, names and unwind information.
-// By libFuzzer, in place of driver.c, from pmp/unwind/ after a build:
-// clang -D_GNU_SOURCE -g -O1 -fsanitize=fuzzer,address,undefined -I../../build/walls/unwind
-// -I../../build/walls/base -I../../build/walls/snapshot ../../tests/fuzz/fuzz_elf.c ../base/error.c
-// binary.c cfi.c cfi_section.c debug_file.c demangle.c elf_file.c elf_identity.c elf_section.c
-// expression.c pack_dirs.c pack_file.c symbol_table.c symbols.c unwind.c -lz -lzstd -llzma -lstdc++
 #include <stdlib.h>
 #include <string.h>
 
+#include "fuzz.h"
 #include "step_frames.h"
 #include "unwind/binary.h"
 
 #define SAMPLES 128
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static void look_up(struct stall_binary *binary, uint64_t address, const uint8_t *data, size_t size)
 {

@@ -7,13 +7,12 @@
 #include <zlib.h>
 #include <zstd.h>
 
+#include "fuzz.h"
 #include "inputs.h"
 #include "unwind/pack_file.h"
 #include "unwind/symbols.h"
 
 #define LOOKUPS 512
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static void look_up(struct stall_symbols *symbols, uint64_t address)
 {

@@ -4,13 +4,12 @@
 #include <stdint.h>
 #include <stdlib.h>
 
+#include "fuzz.h"
 #include "introspect/postgres_entries.h"
 #include "introspect/postgres_locks.h"
 #include "postgres_image.h"
 
 #define RECORD 5
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static const int versions[] = {906, 1000, 1200, 1400, 1700, 1800};
 

@@ -3,20 +3,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/json_writer.h"
 #include "capture/cmdline.h"
-#include "snapshot/maps.h"
+#include "fuzz.h"
+#include "proc/maps_line.h"
+#include "proc/mounts.h"
+#include "proc/proc_stat.h"
 #include "snapshot/proc_thread.h"
 #include "sources/poll_files.h"
 #include "sources/poll_process.h"
 #include "sources/poll_thread.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-static void must(bool condition)
-{
-	if (!condition)
-		abort();
-}
 
 static void parse_lines(const char *text, size_t size)
 {
@@ -35,11 +31,29 @@ static void parse_lines(const char *text, size_t size)
 
 static void parse_mounts(char *text)
 {
-	struct stall_poll_mounts mounts = {};
+	struct stall_mount mount;
+	char *save = NULL;
 
-	if (!stall_poll_mounts_parse(&mounts, text))
-		must(!mounts.count || mounts.mounts);
-	stall_poll_mounts_deinit(&mounts);
+	for (char *line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save))
+		if (stall_mount_parse(line, &mount))
+			must(mount.root && mount.point && mount.type && mount.device);
+}
+
+// A name in a capture is one JSON string of one line, whatever its bytes are.
+static void write_name(const char *text)
+{
+	struct stall_json json;
+
+	stall_json_init(&json);
+	stall_json_string(&json, text);
+	must(!json.failed && json.size >= 2 && json.data[0] == '"');
+	for (size_t i = 1; i < json.size - 1; i++) {
+		must((unsigned char)json.data[i] >= ' ' && json.data[i] != '"' &&
+		     json.data[i] != 0x7f);
+		i += json.data[i] == '\\';
+	}
+	must(json.data[json.size - 1] == '"');
+	stall_json_deinit(&json);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -53,15 +67,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	must(text);
 	memcpy(text, data, size);
 	text[size] = '\0';
+	struct stall_proc_stat stat;
+	stall_proc_stat_parse(text, &stat);
 	stall_proc_syscall_parse(text, &call);
 	stall_poll_parse_runs(text, &number);
 	stall_poll_parse_transfers(text, &number);
-	stall_poll_parse_image(text, &number);
 	stall_poll_path_cut(text, path);
 	must(memchr(path, '\0', sizeof(path)));
 	stall_error_destroy(stall_cmdline_parse(text, size, &cmdline));
 	stall_cmdline_deinit(&cmdline);
 	parse_lines(text, size);
+	write_name(text);
 	parse_mounts(text);
 	free(text);
 	return 0;

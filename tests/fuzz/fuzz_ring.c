@@ -3,20 +3,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "fuzz.h"
 #include "inputs.h"
 #include "lock/lock_layout.h"
 #include "rings/ring_file.h"
 #include "rings/ring_releases.h"
 #include "rings/ring_threads.h"
 #include "rings/ring_words.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-static void must(bool condition)
-{
-	if (!condition)
-		abort();
-}
 
 static void read_threads(const struct stall_ring_threads *threads,
 			 const struct stall_ring_releases *releases)
@@ -59,7 +52,7 @@ static void read_maps(const struct stall_ring *ring)
 	struct stall_error *err = stall_ring_read_maps(ring, &text, &read_ns, &truncated);
 
 	must(!err);
-	const struct stall_maps_text source = {.text = text, .sysroot_fd = -1};
+	const struct stall_maps_text source = {.text = text, .sysroot = -1};
 	err = stall_maps_create_text(&source, NULL, NULL, &maps);
 	must(!err);
 	for (size_t i = 1; i < maps->mapping_count; i++)

@@ -6,20 +6,13 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "fuzz.h"
 #include "introspect/sessions.h"
 #include "sessions_image.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static struct stall_arena arena;
 static struct stall_process process;
 static uint8_t *memory;
-
-static void must(bool condition)
-{
-	if (!condition)
-		abort();
-}
 
 static void prepare(void)
 {

@@ -37,5 +37,20 @@ typedef struct {
 	sux_lock<int> mutex[2];
 } mutex_t;
 
+// Names that fill the room for a scope to its end, and go far beyond it.
+#define LONG(ten, three) ten##ten##ten##ten##ten##ten##ten##ten##ten##three
+#define OUTER LONG(nnnnnnnnnn, nnn)
+#define INNER LONG(LLLLLLLLLLLLLLLLLLLLLLLLLLLLLLLLLLLLLLLLLLLLLLLLLLLLLLLLLLLL, LLL)
+namespace OUTER
+{
+namespace INNER
+{
+struct S {
+	int x;
+};
+S s;
+} // namespace INNER
+} // namespace OUTER
+
 THD thd;
 mutex_t mutex;
