@@ -166,7 +166,7 @@ class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     signature: list[SignatureEntry] = []
 
 
-_reader = Reader("signature file", CatalogError, {"signature": "id"})
+_reader = Reader("signature file", CatalogError, {"signature": "id"}, harmless=True)
 
 
 def read(path: Path) -> File:

@@ -18,7 +18,9 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["Claim", "claims"]
+from stallscope.base import trust
+
+__all__ = ["Claim", "accounts", "claims"]
 
 SHARED = Path("/dev/shm")  # noqa: S108  # each user has a folder of its own in it
 PREFIX = "stallscope-own-"
@@ -40,7 +42,7 @@ class Claim:
         with contextlib.suppress(OSError):
             with contextlib.suppress(FileExistsError):
                 folder.mkdir(0o700)
-            if not _is_of(os.lstat(folder), os.geteuid()):
+            if not _is_of(folder, os.lstat(folder), os.geteuid()):
                 return
             path = folder / f"{pid}-{inode}"
             flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -61,15 +63,19 @@ class Claim:
 def claims() -> frozenset[tuple[int, int]]:
     """Return the connections of all processes: the server's process, and the inode number of its
     end of the socket."""
-    believed = {0, os.geteuid()}
-    with contextlib.suppress(KeyError):
-        believed.add(pwd.getpwnam(ACCOUNT).pw_uid)
     found: set[tuple[int, int]] = set()
-    for uid in sorted(believed):
+    for uid in sorted({0, os.geteuid(), *accounts()}):
         for claim in _of_user(uid):
             if len(found) < MAX_CLAIMS:
                 found.add(claim)
     return frozenset(found)
+
+
+def accounts() -> frozenset[int]:
+    """Return the user id of the account that runs the agent, where there is one."""
+    with contextlib.suppress(KeyError):
+        return frozenset({pwd.getpwnam(ACCOUNT).pw_uid})
+    return frozenset()
 
 
 def _of_user(uid: int) -> Iterator[tuple[int, int]]:
@@ -79,7 +85,7 @@ def _of_user(uid: int) -> Iterator[tuple[int, int]]:
     except OSError:
         return
     try:
-        if not _is_of(os.fstat(folder), uid):
+        if not _is_of(path, os.fstat(folder), uid):
             return
         for name in os.listdir(folder)[:MAX_CLAIMS]:
             match = _NAME.fullmatch(name)
@@ -89,9 +95,9 @@ def _of_user(uid: int) -> Iterator[tuple[int, int]]:
         os.close(folder)
 
 
-def _is_of(status: os.stat_result, uid: int) -> bool:
+def _is_of(path: Path, status: os.stat_result, uid: int) -> bool:
     """Return whether a folder is that of a user, and nobody else can make files in it."""
-    return stat.S_ISDIR(status.st_mode) and status.st_uid == uid and not status.st_mode & 0o022
+    return stat.S_ISDIR(status.st_mode) and trust.status_reason(status, [uid], path) is None
 
 
 def _is_held(folder: int, name: str) -> bool:

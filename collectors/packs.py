@@ -18,6 +18,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
+from stallscope.base import trust
 from stallscope.base.errors import StallscopeError
 
 __all__ = [
@@ -72,12 +73,9 @@ class Header(msgspec.Struct, frozen=True):
 
 
 def own_directory() -> Path | None:
-    """Return where the user's own packs are, or would be; None: the user has no home."""
-    data = os.environ.get("XDG_DATA_HOME") or ""
-    if os.path.isabs(data):
-        return Path(data) / "stallscope" / "packs"
-    home = os.environ.get("HOME") or ""
-    return Path(home) / ".local/share/stallscope/packs" if os.path.isabs(home) else None
+    """Return where the user's own packs are, or would be; None: the user has no home, or that of
+    another user."""
+    return trust.own_folder("XDG_DATA_HOME", ".local/share", "stallscope/packs")
 
 
 def directories(given: Iterable[Path] = ()) -> list[Path]:
@@ -100,12 +98,18 @@ def probe_options(given: Iterable[Path] = ()) -> list[str]:
 
 
 def find(build_id: str, dirs: Sequence[Path]) -> Path | None:
-    """Return the first pack of that build-id, or identity, that the directories have."""
+    """Return the first pack of that build-id, or identity, that the directories have.
+
+    One that other users can change is left out, with a warning.
+    """
     if not _IDENTITY.fullmatch(build_id):
         return None
     for folder in dirs:
         path = folder / f"{build_id}{SUFFIX}"
-        if os.path.isfile(path):
+        why = trust.reason(path, named=True)
+        if why is not None:
+            trust.warn(why)
+        elif os.path.isfile(path):
             return path
     return None
 

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Mapping
 from pathlib import Path
 
-from stallscope.base import package
+from stallscope.base import package, trust
 from stallscope.base.errors import StallscopeError, UsageError
 from stallscope.collectors import probe
 
@@ -37,6 +37,9 @@ def find() -> Path:
         path = Path(named).absolute()
         if not path.is_file():
             raise StallscopeError(f"STALLSCOPE_LIBRARY={named}: no file there; unset it, or build")
+        why = trust.reason(path, named=True)
+        if why is not None:
+            raise StallscopeError(f"STALLSCOPE_LIBRARY: {why}")
         return path
     for path in (*probe.built(f"inproc/{LIBRARY}"), package.FOLDER / "_lib" / LIBRARY):
         if path.is_file():

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find and run ``stallscope-probe``, the one program that may read other processes."""
+"""Find and run ``stallscope-probe``, the one program that may read other processes, and
+``stallscope-poke``, the one that may write to them."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ from stallscope.base.errors import StallscopeError, UsageError
 from stallscope.base.text import one_line
 
 __all__ = [
+    "POKE",
     "PROBE",
     "ProbeError",
     "ProbeMissingError",
@@ -29,6 +31,7 @@ __all__ = [
 ]
 
 PROBE = "stallscope-probe"
+POKE = "stallscope-poke"
 _TERM_SECONDS = 3.0
 """Seconds that the probe has for ending cleanly when it is asked to."""
 
@@ -38,6 +41,7 @@ _CAPABILITIES = "cap_bpf,cap_perfmon,cap_sys_ptrace,cap_checkpoint_restore"
 # Words of the probe's advice that name options, with those of this command line.
 _WORDS = (
     (f"{PROBE} --help", "`stallscope snap --help`"),
+    (f"{POKE} --help", "`stallscope poke --help`"),
     ("--force runs it", "--force-kernel runs it"),
 )
 
@@ -50,26 +54,29 @@ class ProbeMissingError(StallscopeError):
     """There is no probe to run."""
 
 
-def find() -> Path:
-    """Return the probe: $STALLSCOPE_PROBE, the checkout's build, the package's own, PATH."""
-    named = os.environ.get("STALLSCOPE_PROBE")
+def find(program: str = PROBE) -> Path:
+    """Return the program: $STALLSCOPE_PROBE (or _POKE), the checkout's build, the package's own,
+    PATH."""
+    variable = program.upper().replace("-", "_")
+    named = os.environ.get(variable)
     if named:
         path = Path(named)
         if not _is_program(path):
-            raise ProbeMissingError(
-                f"STALLSCOPE_PROBE={named}: no program there; unset it, or build"
-            )
+            raise ProbeMissingError(f"{variable}={named}: no program there; unset it, or build")
         return path
-    candidates = [*built(PROBE, f"pmp/{PROBE}"), package.FOLDER / "_bin" / PROBE]
+    candidates = [*built(program, f"pmp/{program}"), package.FOLDER / "_bin" / program]
     for path in candidates:
         if _is_program(path):
             return path
-    on_path = shutil.which(PROBE)
+    on_path = shutil.which(program)
     if on_path is not None:
         return Path(on_path)
+    for path in candidates:
+        if path.is_file():
+            raise ProbeMissingError(f"{path}: you may not run it: do this as root")
     raise ProbeMissingError(
-        f"{PROBE} not found: run ./scripts/setup, or meson setup build && meson compile -C build,"
-        " or set STALLSCOPE_PROBE"
+        f"{program} not found: run ./scripts/setup, or meson setup build &&"
+        f" meson compile -C build, or set {variable}"
     )
 
 
@@ -88,14 +95,19 @@ def _is_program(path: Path) -> bool:
 
 
 def run(
-    args: Sequence[str], *, seconds: float, stdin: bytes | None = None, partial: bool = True
+    args: Sequence[str],
+    *,
+    seconds: float,
+    stdin: bytes | None = None,
+    partial: bool = True,
+    program: str = PROBE,
 ) -> bytes:
-    """Run the probe and return its standard output.
+    """Run the probe, or another ``program`` of ours, and return its standard output.
 
     ``seconds`` is the deadline for everything. With ``partial``, exit code 3 (partly done) is a
     success: the output says what is missing.
     """
-    probe = find()
+    probe = find(program)
     with start(
         probe, args, stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE
     ) as process:
@@ -104,7 +116,7 @@ def run(
         except subprocess.TimeoutExpired:
             end(process)
             raise ProbeError(
-                f"{PROBE} {args[0] if args else ''} took more than {seconds:g} s and was ended;"
+                f"{program} {args[0] if args else ''} took more than {seconds:g} s and was ended;"
                 " give a longer --deadline"
             ) from None
         except BaseException:  # also for Ctrl-C: the probe must not keep running
@@ -112,7 +124,7 @@ def run(
             raise
     if process.returncode == 0 or (partial and process.returncode == 3):
         return out
-    raise failure(process.returncode, err, probe)
+    raise failure(process.returncode, err, probe, program)
 
 
 def start(
@@ -132,9 +144,11 @@ def start(
         raise ProbeMissingError(f"cannot run {probe}: {error.strerror or error}") from error
 
 
-def failure(code: int, err: bytes, probe: Path) -> StallscopeError:
+def failure(code: int, err: bytes, probe: Path, program: str = PROBE) -> StallscopeError:
     """Return the error for a probe that ended with this code and this text on stderr."""
-    message = _with_advice(_message(code, err), probe)
+    message = _message(code, err, program)
+    if program == PROBE:  # the other one is not given capabilities
+        message = _with_advice(message, probe)
     return UsageError(message) if code == 2 else ProbeError(message)
 
 
@@ -164,14 +178,14 @@ def with_path(advice: str, probe: Path) -> str:
     return advice.replace(f"+ep {PROBE}", f"+ep {probe}")
 
 
-def _message(code: int, err: bytes) -> str:
+def _message(code: int, err: bytes, program: str) -> str:
     """Return the probe's own error line, or a general one."""
     lines = [line for line in err.decode("utf-8", "backslashreplace").splitlines() if line.strip()]
     if lines:
-        line = lines[-1].removeprefix(f"{PROBE}: ")
+        line = lines[-1].removeprefix(f"{program}: ")
         for theirs, ours in _WORDS:
             line = line.replace(theirs, ours)
         return one_line(line)
     if code < 0:
-        return f"{PROBE} was killed by signal {-code}; try again, or another --backend"
-    return f"{PROBE} failed with exit code {code} without a message"
+        return f"{program} was killed by signal {-code}; try again, or another --backend"
+    return f"{program} failed with exit code {code} without a message"

@@ -330,10 +330,6 @@ def read(pid: int, proc: Path = PROC) -> ProcessInfo | None:
     if len(fields) < 20 or "(" not in head:
         return None
     exe = _link(base / "exe")
-    program = None
-    with contextlib.suppress(OSError):
-        status = os.stat(base / "exe")
-        program = (status.st_dev, status.st_ino)
     argv = _text(procfile.read(base / "cmdline", _MAX_TABLE)).split("\0")
     return ProcessInfo(
         pid=pid,
@@ -343,7 +339,7 @@ def read(pid: int, proc: Path = PROC) -> ProcessInfo | None:
         start_time=int(fields[19]),
         kernel=bool(int(fields[6]) & _PF_KTHREAD),
         exe=None if exe is None else exe.removesuffix(_DELETED),
-        program=program,
+        program=procfile.identity(base / "exe"),
         argv=tuple(argv[:-1] if argv[-1] == "" else argv),
         exe_deleted=exe is not None and exe.endswith(_DELETED),
     )

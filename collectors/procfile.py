@@ -8,19 +8,29 @@ not.
 
 from __future__ import annotations
 
+import ctypes
+import os
 import queue
+import struct
 import threading
 import time
 from pathlib import Path
 from typing import BinaryIO
 
-__all__ = ["HOLD_SECONDS", "PATIENCE_SECONDS", "read", "take"]
+__all__ = ["HOLD_SECONDS", "PATIENCE_SECONDS", "identity", "read", "take"]
 
 PATIENCE_SECONDS = 0.5
 HOLD_SECONDS = 10.0
 """The pause before a file that was late is tried again."""
 _MAX_LATE = 256
 _CHUNK = 16 << 10
+
+# statx(2): include/uapi/linux/fcntl.h, stat.h
+_FROM_HERE = -100  # AT_FDCWD
+_NO_AUTOMOUNT_DONT_SYNC = 0x800 | 0x4000
+_WANTED = 0x100  # STATX_INO
+_STATX = struct.Struct("=32xQ96xII112x")  # stx_ino, stx_dev_major, stx_dev_minor
+_statx = getattr(ctypes.CDLL(None, use_errno=True), "statx", None)
 
 
 class _Job:
@@ -89,3 +99,18 @@ def read(path: Path, limit: int) -> bytes | None:
     """Return up to ``limit`` bytes of a file; None where it does not exist, may not be read, or is
     late."""
     return _reader.read(path, limit)
+
+
+def identity(link: Path) -> tuple[int, int] | None:
+    """Return device and inode number of what a link of /proc leads to; None where there is none.
+
+    Neither a network's server nor the program of a FUSE file system is asked, who may not answer:
+    os.stat() would wait for them, and could not be ended.
+    """
+    if _statx is None:
+        return None
+    found = ctypes.create_string_buffer(_STATX.size)
+    if _statx(_FROM_HERE, os.fsencode(link), _NO_AUTOMOUNT_DONT_SYNC, _WANTED, found):
+        return None
+    inode, major, minor = _STATX.unpack(found.raw)
+    return os.makedev(major, minor), inode

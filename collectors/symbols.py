@@ -206,7 +206,7 @@ def _ask(
     out = probe.run(args, seconds=_SECONDS, stdin=b"\n".join(queries) + b"\n")
     try:
         answers = [msgspec.json.decode(line, type=_Answer) for line in out.splitlines() if line]
-    except (msgspec.MsgspecError, UnicodeError) as error:
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise StallscopeError(f"{probe.PROBE} symbolize: not understood: {error}") from error
     return {answer.id: answer for answer in answers}
 

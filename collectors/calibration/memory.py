@@ -146,7 +146,7 @@ class Memory:
             self._take(line, MAX_LINE - len(line))
         try:
             return msgspec.json.decode(line, type=_Head)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, RecursionError) as error:
             raise ProbeError(f"{PROBE} memory: its answer cannot be read: {error}") from None
 
     def _left(self) -> float:

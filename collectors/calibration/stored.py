@@ -12,8 +12,9 @@ from typing import Annotated
 
 import msgspec
 
-from stallscope.base import atomicfile
+from stallscope.base import atomicfile, trust
 from stallscope.base.errors import StallscopeError
+from stallscope.collectors import ownclaims
 from stallscope.model.capture import Index
 
 __all__ = ["Calibration", "folders", "load", "save", "text"]
@@ -46,25 +47,34 @@ class Calibration(msgspec.Struct, frozen=True):
 
 
 _decoder = msgspec.json.Decoder(Calibration)
-_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 _DAMAGE = (msgspec.MsgspecError, ValueError, RecursionError, OverflowError)
 
 
 def folders() -> tuple[Path, ...]:
     """Return the folders of calibrations, the first to write first."""
-    state = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local/state")
-    own = Path(state) / "stallscope" / "calibrations"
+    own = trust.own_folder("XDG_STATE_HOME", ".local/state", "stallscope/calibrations")
     system = SYSTEM / "calibrations"
+    if own is None:
+        return (system,)
     return (system, own) if os.access(SYSTEM, os.W_OK) else (own, system)
 
 
 def load(build: str) -> Calibration | None:
-    """Return the calibration of a build; None where there is none that can be used."""
+    """Return the calibration of a build; None where there is none that can be used.
+
+    One that other users can change is left out, with a warning; the agent's account is trusted.
+    """
     if not _BUILD.fullmatch(build):
         return None
     for folder in folders():
         with contextlib.suppress(OSError, *_DAMAGE):
-            with os.fdopen(os.open(folder / f"{build}.json", _FLAGS), "rb") as file:
+            try:
+                number = trust.open_file(folder / f"{build}.json", owners=ownclaims.accounts())
+            except trust.DistrustError as error:
+                if os.path.lexists(folder / f"{build}.json"):
+                    trust.warn(str(error))
+                continue
+            with open(number, "rb") as file:
                 found = _decoder.decode(file.read(_MAX_BYTES))
             if found.schema == SCHEMA and found.build == build:
                 return found

@@ -41,7 +41,7 @@ def features() -> Iterator[Check]:
         fix = "./scripts/setup, or meson setup build && meson compile -C build"
         yield Check(probe.PROBE, "missing", str(error), fix)
         return
-    except (StallscopeError, msgspec.MsgspecError, UnicodeError) as error:
+    except (StallscopeError, msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         yield Check("features", "missing", f"the probe could not check: {error}", "build it again")
         return
     if found.schema != SCHEMA:

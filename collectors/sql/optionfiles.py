@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from stallscope.base import trust
 from stallscope.base.errors import UsageError
 from stallscope.base.text import clean
 from stallscope.collectors.sql import mylogin, optionlines
@@ -146,13 +147,24 @@ class _Reader:
 
     def top(self, path: str, *, required: bool) -> None:
         """Read one of the first files."""
+        if not required and self._is_distrusted(path):
+            return
         try:
             self._file(path, 0)
         except _NotThere as error:
             if required:
                 raise UsageError(f"cannot read the option file {path}: {error}") from None
 
+    def _is_distrusted(self, path: str) -> bool:
+        """Return whether other users can change a file of the user's own, and note why."""
+        why = trust.reason(path)
+        if why is not None:
+            self._note(why)
+        return why is not None
+
     def login_file(self, path: str) -> None:
+        if self._is_distrusted(path):
+            return
         try:
             data, mode = _load(path)
         except _NotThere:

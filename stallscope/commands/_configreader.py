@@ -297,11 +297,6 @@ class ConfigReader:
             mode = self._path.stat().st_mode
         except OSError:
             return
-        if stat.S_ISREG(mode) and mode & stat.S_IWOTH:
-            self.errors.append(
-                f"{self._path}: everybody can write to it, and so run programs as the agent:"
-                " chmod o-w"
-            )
         if self._secrets and mode & stat.S_IROTH:
             self.warnings.append(
                 f"{self._path}: everybody can read it, and it has a password or another secret:"

@@ -129,7 +129,7 @@ def _make(file: Path, folder: Path, debug_dir: Path | None, *, force: bool) -> _
 def _understood(out: bytes) -> _Made:
     try:
         made = msgspec.json.decode(out, type=_Made)
-    except (msgspec.MsgspecError, UnicodeError) as error:
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise StallscopeError(f"{probe.PROBE} pack: not understood: {error}") from error
     if not _IDENTITY.fullmatch(made.identity):
         raise StallscopeError(f"{probe.PROBE} pack: not an identity: {made.identity}")

@@ -200,7 +200,8 @@ def _output(args: argparse.Namespace) -> Path:
     found = atomicfile.free_name(wanted) if is_taken else wanted
     atomicfile.check_can_create(found, force=args.force)
     if is_taken:
-        print(f"stallscope: {wanted} exists: the capture goes to {found}", file=sys.stderr)
+        text = f"{wanted} exists: the capture goes to {found}"
+        print(f"stallscope: {one_line(text, 2000)}", file=sys.stderr)
     return found
 
 

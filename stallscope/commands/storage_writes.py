@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stallscope.base.errors import Exit, UsageError
+from stallscope.base.text import one_line
 from stallscope.commands import _common, _options, _sql
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ class _Counting:
 
         login, notes = _sql.login(args, server)
         for note in notes:
-            print(f"stallscope: {note}", file=sys.stderr)
+            print(f"stallscope: {one_line(note)}", file=sys.stderr)
         connection = servers.connect(login).connection
         try:
             facts = connection.open(self._deadline)

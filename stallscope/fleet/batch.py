@@ -95,6 +95,6 @@ def loads(data: bytes) -> Batch:
             one = _line.decode(line)
             if one.table in TABLES:  # another is of a later version
                 found[one.table].append(bytes(one.row))
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise StallscopeError(f"damaged: {error}") from None
     return Batch({name: tuple(rows) for name, rows in found.items()})

@@ -22,6 +22,8 @@ __all__ = [
     "OF_TABLES",
     "OPTIONAL",
     "SCHEMA",
+    "SCHEMAS",
+    "SCHEMA_WITH_SAME_NAMES",
     "SESSIONS",
     "Address",
     "BurstEnd",
@@ -46,6 +48,9 @@ __all__ = [
 ]
 
 SCHEMA = "stallscope.capture/1"
+SCHEMA_WITH_SAME_NAMES = "stallscope.capture/2"
+"""Of a file in which frames refer to an earlier one for their names."""
+SCHEMAS = (SCHEMA, SCHEMA_WITH_SAME_NAMES)
 
 SESSIONS = "sessions"
 """Code of notes about missing data of the server's own tables."""

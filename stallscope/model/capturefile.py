@@ -15,7 +15,7 @@ from stallscope.base import atomicfile
 from stallscope.base.errors import StallscopeError
 from stallscope.model import captureformat, capturewriter, sessionsfile
 from stallscope.model.capture import (
-    SCHEMA,
+    SCHEMAS,
     Address,
     BurstEnd,
     Capture,
@@ -79,6 +79,7 @@ class _Header(msgspec.Struct):
     type: str
     id: Index | None = None
     threads: Index | None = None
+    same_name: Index | None = None
 
 
 _T = TypeVar("_T")
@@ -302,9 +303,9 @@ class _Reader:
         schema: str = fields["schema"]
         if fields.get("type") != "capture" or not schema.startswith("stallscope.capture/"):
             raise foreign
-        if schema != SCHEMA:
+        if schema not in SCHEMAS:
             raise CaptureFileError(
-                f"{self.name}: schema {schema[:60]} cannot be read, only {SCHEMA};"
+                f"{self.name}: schema {schema[:60]} cannot be read, only {' and '.join(SCHEMAS)};"
                 " use the version of stallscope that wrote it, or a newer one"
             )
         try:
@@ -332,7 +333,7 @@ class _Reader:
                 self.threads.append(record)
             case Frame():
                 self._check(record)
-                self.frames.append(record)
+                self.frames.append(self._named(record, header.same_name))
             case StackRecord():
                 self.stacks.append(self._stack(record))
             case Process():
@@ -367,6 +368,12 @@ class _Reader:
             raise self._error(f"refers to process {record.process}, which does not exist")
         if lock is not None and lock >= len(self.locks):
             raise self._error(f"refers to lock {lock}, which does not exist")
+
+    def _named(self, frame: Frame, same_name: int | None) -> Frame:
+        if same_name is None:
+            return frame
+        same = _at(self.frames, same_name, "frame")
+        return msgspec.structs.replace(frame, symbol=same.symbol, linkage=same.linkage)
 
     def _stack(self, record: StackRecord) -> tuple[Frame, ...]:
         self.stacked += len(record.frames)

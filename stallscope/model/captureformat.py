@@ -18,7 +18,9 @@ import msgspec
 
 from stallscope.model.capture import (
     ADDED,
+    OPTIONAL,
     SCHEMA,
+    SCHEMAS,
     Address,
     BurstEnd,
     Capture,
@@ -123,6 +125,7 @@ COUNTED: dict[str, dict[str, Any]] = {
         "time": str | None,
         "origin": Annotated[str | None, ADDED],
     },
+    "frame": {"same_name": Annotated[Index | None, OPTIONAL]},
     "end": {"threads": Index, "labels": dict[Label, Index], "live_reads": Index},
 }
 """Fields that are computed from the rest of the capture, or from its file."""
@@ -217,12 +220,14 @@ def json_schema() -> dict[str, Any]:
         if name in NUMBERED:
             more["id"] = number
         elif name == "capture":
-            more["schema"] = {"const": SCHEMA}
+            more["schema"] = {"enum": list(SCHEMAS)}
         elif name == "end":
             more["threads"] = number
         part = parts[record.__name__]
         part["properties"] = {**more, **part["properties"]}
         part["required"] = [*more, *part.get("required", [])]
+        if name == "frame":
+            part["properties"]["same_name"] = number
     # An unknown one becomes `unknown`.
     parts[LockKind.__name__] = {"type": "string", "examples": [str(kind) for kind in LockKind]}
     return {

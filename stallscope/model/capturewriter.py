@@ -12,6 +12,7 @@ from stallscope.base.times import rfc3339
 from stallscope.model import captureformat
 from stallscope.model.capture import (
     SCHEMA,
+    SCHEMA_WITH_SAME_NAMES,
     Address,
     Capture,
     File,
@@ -26,7 +27,10 @@ from stallscope.model.capture import (
 )
 from stallscope.model.captureformat import Field
 
-__all__ = ["lines"]
+__all__ = ["MAX_REPEATED_NAMES", "lines"]
+
+MAX_REPEATED_NAMES = 4 << 20
+"""Characters of names that frames repeat; of more each name is written once."""
 
 
 def lines(capture: Capture) -> Iterator[bytes]:
@@ -89,6 +93,7 @@ class _Records:
         for sample in capture.samples:
             self._stack(sample.frames)
             self._stack(sample.kernel_frames)
+        self._same_names = _same_names(self._frames)
 
     def _stack(self, frames: tuple[Frame, ...]) -> int | None:
         if not frames:
@@ -116,7 +121,10 @@ class _Records:
         if not self._later:
             yield from self._numbered("process", capture.processes or (Process(pid=0),))
         yield from self._numbered("module", self._modules)
-        yield from self._numbered("frame", self._frames)
+        for record in self._numbered("frame", self._frames):
+            if (same := self._same_names.get(record["id"])) is not None:
+                record.update(symbol=None, linkage=None, same_name=same)
+            yield record
         for number, frames in enumerate(self._stacks):
             yield {"type": "stack", "id": number, "frames": frames}
         yield from self._numbered("lock", (capture.locks[index] for index in self._locks))
@@ -145,7 +153,7 @@ class _Records:
         capture = self._capture
         record: dict[str, Any] = {
             "type": "capture",
-            "schema": SCHEMA,
+            "schema": SCHEMA_WITH_SAME_NAMES if self._same_names else SCHEMA,
             "time": None if capture.time_ns is None else rfc3339(capture.time_ns),
             **_part(capture, "capture"),
         }
@@ -191,6 +199,21 @@ class _Records:
         if declared is FrameModule:
             return self._modules[item]
         return self._fields(item)
+
+
+def _same_names(frames: Iterable[Frame]) -> dict[int, int]:
+    """Return the frames whose names are left out, each with an earlier one that has them."""
+    first: dict[tuple[str, str | None], int] = {}
+    same = {}
+    repeated = 0
+    for number, frame in enumerate(frames):
+        if frame.symbol is None:
+            continue
+        known = first.setdefault((frame.symbol, frame.linkage), number)
+        if known != number:
+            same[number] = known
+            repeated += len(frame.symbol) + len(frame.linkage or "")
+    return same if repeated > MAX_REPEATED_NAMES else {}
 
 
 def _changed_locks(

@@ -174,8 +174,10 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     pid_namespace: Count
     start_time: Count
     """Of the process, clock ticks since boot."""
-    identity: Annotated[str, msgspec.Meta(pattern=r"^\d{1,20}:\d{1,20}:\d{1,20}:[0-9a-f]{64}$")]
-    """As ``stallscope-probe poke --process`` takes it."""
+    identity: Annotated[
+        str, msgspec.Meta(pattern=r"^\d{1,20}:\d{1,20}:\d{1,20}(?::[0-9a-f]{64}){1,2}$")
+    ]
+    """As ``stallscope-poke --process`` takes it."""
     boot_id: Short
     exe: Path_
     build: Short
@@ -192,7 +194,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def change(self) -> list[str]:
-        """Return the options of the probe that say what is changed."""
+        """Return the options that say what is changed."""
         if self.files:
             return [w for f in self.files for w in ("--file", f"{f.fd}:{f.dev}:{f.ino}")]
         return ["--word", f"{self.address:x}:{self.size}:{self.old:x}:{self.new:x}"]

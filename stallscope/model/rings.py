@@ -87,5 +87,5 @@ def loads(data: bytes) -> list[Found]:
     """Read the probe's lines. Raises: RingError."""
     try:
         return [_decoder.decode(line) for line in data.splitlines()]
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise RingError(f"stallscope-probe rings: not understood: {error}") from error

@@ -186,7 +186,7 @@ def loads(data: bytes) -> CacheLine:
     """Read the probe's line. Raises: CacheError."""
     try:
         line = _decoder.decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise CacheError(f"stallscope-probe cache: not understood: {error}") from error
     if line.schema != SCHEMA:
         raise CacheError(f"stallscope-probe cache: {SCHEMA} is expected, not {line.schema[:60]!r}")

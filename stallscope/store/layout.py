@@ -5,9 +5,12 @@ from __future__ import annotations
 
 import datetime
 import os
+import pwd
 import re
 from pathlib import Path
 
+from stallscope.base import trust
+from stallscope.base.errors import UsageError
 from stallscope.base.times import rfc3339
 
 __all__ = [
@@ -111,10 +114,13 @@ def reading_dest() -> Path:
 
 
 def _own_dest() -> Path:
-    state = os.environ.get("XDG_STATE_HOME", "")
-    # The XDG specification: a path that is not absolute is to be ignored.
-    base = Path(state) if state.startswith("/") else Path.home() / ".local" / "state"
-    return base / "stallscope"
+    own = trust.own_folder("XDG_STATE_HOME", ".local/state", "stallscope")
+    if own is not None:
+        return own
+    try:
+        return Path(pwd.getpwuid(os.geteuid()).pw_dir, ".local/state/stallscope")
+    except KeyError:
+        raise UsageError("this user has no home for a store: give --dest, or set HOME") from None
 
 
 def _writable(folder: Path) -> bool:

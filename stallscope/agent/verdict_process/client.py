@@ -75,7 +75,7 @@ class VerdictProcess:
         for line in out[:_MAX_OUTPUT].splitlines():
             try:
                 answer = msgspec.json.decode(line, type=VerdictAnswer | Together)
-            except msgspec.MsgspecError:
+            except (msgspec.MsgspecError, RecursionError):
                 continue
             if isinstance(answer, Together):
                 together = answer

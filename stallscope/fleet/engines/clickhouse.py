@@ -187,7 +187,7 @@ def _inserts(name: str, lines: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
     for line in lines:
         try:
             day = _day.decode(line).day
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, RecursionError):
             day = ""  # the server says what is wrong
         by_day[day].append(line)
     days = sorted(by_day)

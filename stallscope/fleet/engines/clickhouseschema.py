@@ -87,7 +87,7 @@ def _lines(client: Client, sql: str, kind: type[T]) -> list[T]:
     answer = client.execute(sql + " FORMAT JSONEachRow", database="")
     try:
         return msgspec.json.Decoder(kind).decode_lines(answer.decode("utf-8", "replace"))
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise Failure(f"{client.address.shown} is no ClickHouse: {error}", status=200) from None
 
 

@@ -62,5 +62,5 @@ class SentStacks:
     def _decoded(line: bytes) -> _Key | None:
         try:
             return _key.decode(line)
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, RecursionError):
             return None
