@@ -23,7 +23,7 @@ SIZES = {
     "large": "needs more of the machine: ./scripts/test --all",
     "nightly": "takes minutes, or tests what is not the product: ./scripts/test --nightly",
 }
-NIGHTLY = ("fuzz", "kernels", "systems", "packages")
+NIGHTLY = ("kernels", "systems", "packages")
 SIZE_OF_FOLDER = {"unit": "small", **dict.fromkeys(NIGHTLY, "nightly")}
 """Of tests that say nothing else; others are large."""
 

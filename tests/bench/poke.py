@@ -164,7 +164,7 @@ def pokes(folder: Path, count: int) -> Section:
         "pokes",
         f"{count} pokes of MySQL 5.5.9 under sysbench with {CLIENTS} connections, 20 more idle",
         rows,
-        checks=("the time holds the undo record on disk, and the start of stallscope-probe",),
+        checks=("the time holds the undo record on disk, and the start of stallscope-poke",),
         goals=(
             ("no connection is lost", lost == 0 and now["Aborted_connects"] == 0),
             ("sysbench, which ends at an error that is no deadlock, still runs", alive),

@@ -40,7 +40,7 @@ WHOLE = 10
 """One round in so many starts the whole command, the others what it starts when its record is on
 disk: the time before that needs no undo."""
 EARLY = 0.03
-"""Seconds in which the probe starts its supervisors and writes."""
+"""Seconds in which the program starts its supervisors and writes."""
 QUIET = 5
 """Checks in a row, 0.1 s apart, that find no process."""
 
@@ -135,7 +135,7 @@ def _started(plan: Plan, folder: Path, *, whole: bool) -> subprocess.Popen[bytes
             *("--for", str(POKE_SECONDS), "--yes", "--records", str(folder)),
         ]
     else:
-        words = [str(probe.find()), *poking.prepared(plan, folder, POKE_SECONDS)[2]]
+        words = [str(probe.find(probe.POKE)), *poking.prepared(plan, folder, POKE_SECONDS)[2]]
     return subprocess.Popen(
         words,
         cwd=CHECKOUT,
@@ -175,8 +175,8 @@ def _wait_quiet(folder: Path) -> None:
 
 
 def _running(folder: Path) -> bool:
-    """Return whether a process of the poke runs: supervisors have the command line of the probe
-    that they come from, which can outlive its command."""
+    """Return whether a process of the poke runs: supervisors have the command line of the
+    program that they come from, which can outlive its command."""
     name = os.fsencode(folder) + b"/"
     for entry in os.listdir("/proc"):
         if entry.isdigit():
@@ -231,11 +231,11 @@ def _kill_one(command: subprocess.Popen[bytes], folder: Path, chance: random.Ran
     """Kill one of the processes that there are now; return what it was."""
     living: list[tuple[str, int]] = [("supervisor", pid) for pid in _supervisors(folder)]
     if command.poll() is None:
-        is_probe = Path(str(command.args[0])).name == probe.PROBE  # type: ignore[index]
-        living.append(("probe" if is_probe else "command", command.pid))
+        is_program = Path(str(command.args[0])).name == probe.POKE  # type: ignore[index]
+        living.append((probe.POKE if is_program else "command", command.pid))
         with suppress(OSError):
             children = Path(f"/proc/{command.pid}/task/{command.pid}/children").read_text()
-            living += [("probe", int(word)) for word in children.split()]
+            living += [(probe.POKE, int(word)) for word in children.split()]
     if not living:
         return "none: it was over"
     name, pid = chance.choice(living)

@@ -15,8 +15,8 @@
 #include "base/arena.h"
 #include "introspect/postgres_layout.h"
 #include "introspect/postgres_server.h"
+#include "proc/target.h"
 #include "snapshot/snapshot.h"
-#include "snapshot/target.h"
 
 #define IMAGE_BACKENDS 8
 #define IMAGE_SLOTS 12	     // entries and PGPROCs, some of them free

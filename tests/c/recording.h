@@ -22,6 +22,7 @@
 #include "check.h"
 #include "inproc/hooks_wait.h"
 #include "inproc/recorder.h"
+#include "inproc/recorder_threads.h"
 #include "rings/ring_file.h"
 
 #define RECORDING_MAX_ENV 8
@@ -195,6 +196,23 @@ static inline bool recording_wait(const struct recorder_wait *wait, bool with_st
 	recorder_end(thread, 0, 0);
 	recorder_leave(thread);
 	return true;
+}
+
+static void *recording_begin(void *start)
+{
+	struct recorder_run run = recorder_thread_begins(start);
+
+	return run.run(run.argument);
+}
+
+// As the library's pthread_create() does it. The thread says itself that it ends, if it does.
+static inline void recording_create(pthread_t *thread, const pthread_attr_t *attr,
+				    void *(*run)(void *), void *argument)
+{
+	struct recorder_start *start =
+		recorder_before_thread((struct recorder_run){run, argument}, 0);
+
+	CHECK_INT(pthread_create(thread, attr, recording_begin, start), 0);
 }
 
 static inline bool recording_wait_once(void)

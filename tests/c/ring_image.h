@@ -38,6 +38,8 @@ static inline struct ring_image image_create(pid_t pid, uint64_t start_time)
 	struct stall_ring_header header = {
 		.version = STALL_RING_VERSION,
 		.header_size = sizeof(header),
+		.kinds = STALL_WAIT_KINDS,
+		.causes = STALL_LOST_CAUSES,
 		.slot_count = IMAGE_SLOTS,
 		.stack_stride = sizeof(struct stall_ring_stack) + IMAGE_STACK,
 		.stat_count = IMAGE_STATS,

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "check.h"
+#include "proc/mounts.h"
 #include "snapshot/blocked_files.h"
 
 #define ROOT_LINE "36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue"

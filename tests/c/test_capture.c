@@ -348,6 +348,78 @@ static void check_trigger(const json_t *record)
 	CHECK_INT(number_of(record, "suppressed"), 5);
 }
 
+static size_t count_of(json_t *records, const char *type)
+{
+	size_t count = 0, i;
+	json_t *record;
+
+	json_array_foreach (records, i, record)
+		count += !strcmp(text_of(record, "type"), type);
+	return count;
+}
+
+// What has no room is left out, with what refers to it, and counted in a note.
+static void test_full(const struct stall_capture *whole)
+{
+	struct stall_capture capture = *whole;
+	size_t frames = whole->unwound->frame_count + whole->stacks->kernel_frame_count, i;
+	char message[160];
+	json_t *record;
+
+	capture.max_table_bytes = 1;
+	json_t *records = write_and_parse(&capture);
+	CHECK_INT(count_of(records, "frame"), 1);
+	CHECK_INT(count_of(records, "stack"), 1);
+	json_array_foreach (json_object_get(find(records, "stack", 0), "frames"), i, record)
+		CHECK_INT(json_integer_value(record), 0);
+	json_array_foreach (records, i, record) {
+		json_t *stack = json_object_get(record, "stack");
+
+		CHECK(!stack || json_is_null(stack) || json_integer_value(stack) == 0);
+	}
+	record = find(records, "note", 0);
+	CHECK_STRING(text_of(record, "code"), "capture-size");
+	snprintf(message, sizeof(message), "%zu frames and %zu stacks were left out: ", frames - 1,
+		 whole->stacks->stack_count - 1);
+	CHECK(!strncmp(text_of(record, "message"), message, strlen(message)));
+	json_decref(records);
+}
+
+#define LONG_NAME 8192
+#define LONG_FRAMES 10000
+
+// Frames of one function with a long name, which is written once.
+static void test_same_names(const struct stall_capture *whole)
+{
+	static char symbol[LONG_NAME], linkage[LONG_NAME];
+	struct stall_frame *frames = calloc(LONG_FRAMES, sizeof(*frames));
+	struct stall_unwound unwound = *whole->unwound;
+	struct stall_capture capture = *whole;
+
+	memset(symbol, 'n', sizeof(symbol) - 1);
+	memset(linkage, 'l', sizeof(linkage) - 1);
+	for (size_t i = 0; i < LONG_FRAMES; i++)
+		frames[i] = (struct stall_frame){.module = STALL_NO_MODULE,
+						 .pc = 0x1000 + i,
+						 .symbol = symbol,
+						 .linkage = linkage,
+						 .symbol_offset = i};
+	unwound.frames = frames;
+	unwound.frame_count = LONG_FRAMES;
+	capture.unwound = &unwound;
+	json_t *records = write_and_parse(&capture);
+	CHECK_STRING(text_of(find(records, "capture", 0), "schema"), "stallscope.capture/2");
+	CHECK_STRING(text_of(find(records, "frame", 0), "linkage"), linkage);
+	json_t *last = find(records, "frame", LONG_FRAMES - 1);
+	CHECK(json_is_null(json_object_get(last, "symbol")));
+	CHECK(json_is_null(json_object_get(last, "linkage")));
+	CHECK_INT(number_of(last, "same_name"), 0);
+	CHECK_INT(number_of(last, "symbol_offset"), LONG_FRAMES - 1);
+	CHECK_INT(count_of(records, "frame"), LONG_FRAMES + whole->stacks->kernel_frame_count);
+	json_decref(records);
+	free(frames);
+}
+
 static void test_records(void)
 {
 	static const char *const order[] = {"capture", "process", "module", "frame",   "stack",
@@ -379,7 +451,7 @@ static void test_records(void)
 		.copied_ns = now_ns,
 		.suppressed = 5,
 	};
-	const struct stall_capture capture = {
+	struct stall_capture capture = {
 		.snapshot = &scene.snapshot,
 		.trigger = &trigger,
 		.unwound = &scene.unwound,
@@ -425,6 +497,8 @@ static void test_records(void)
 	CHECK_INT(number_of(json_object_get(record, "labels"), "raced"), 1);
 	CHECK(number_of(json_object_get(record, "phases"), "write_ns") > 0);
 	json_decref(records);
+	test_full(&capture);
+	test_same_names(&capture);
 	stall_capture_stacks_deinit(&stacks);
 }
 

@@ -220,6 +220,34 @@ static void test_rules(void)
 	CHECK(!rule_of(answer.row, 0)); // rax does not survive
 }
 
+static bool starts(const char *augmentation, bool is_eh_frame, bool is_own, uint64_t address)
+{
+	struct section section = {.is_eh_frame = is_eh_frame};
+
+	put_cie(&section, 1, augmentation, NULL, 0);
+	put_fde(&section, 0x1000, 0x1000, *augmentation, NULL, 0);
+	_cleanup_answer_ struct answer answer = ask(&section, address);
+	stall_cfi_destroy(answer.cfi);
+	_cleanup_free_ struct cfi_image *other = cfi_image_create(true, (const uint8_t *)"", 0, 0);
+	_cleanup_(stall_elf_destroyp) struct stall_elf *elf = NULL;
+	CHECK_OK(stall_elf_open_image((const uint8_t *)other, sizeof(*other), false, &elf));
+	CHECK_OK(stall_cfi_create(is_own ? answer.elf : elf, is_own ? NULL : answer.elf,
+				  &answer.cfi));
+	return stall_cfi_starts_at(answer.cfi, address);
+}
+
+// Nothing but the start of a function of the file itself.
+static void test_starts(void)
+{
+	CHECK(starts("", true, true, 0x1000));
+	CHECK(starts("", false, true, 0x1000));
+	CHECK(!starts("", false, false, 0x1000));
+	CHECK(!starts("", true, true, 0x1001));
+	CHECK(!starts("", true, true, 0x1fff));
+	CHECK(!starts("", true, true, 0xfff));
+	CHECK(!starts("zS", true, true, 0x1000));
+}
+
 static void test_cfa(void)
 {
 	CHECK_CFA(7, 8, DW_CFA_nop);
@@ -582,6 +610,7 @@ static void test_hostile_tables(void)
 int main(void)
 {
 	test_rules();
+	test_starts();
 	test_cfa();
 	test_locations();
 	test_return_address();

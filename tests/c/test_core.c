@@ -18,8 +18,7 @@ static struct stall_worker *worker;
 
 static struct stall_error *read_core(int fd, struct stall_snapshot **ret)
 {
-	static const struct stall_core_options options = {.exe_fd = -1,
-							  .sysroot_fd = -1,
+	static const struct stall_core_options options = {.files = STALL_CORE_NO_FILES,
 							  .max_stack = STALL_DEFAULT_MAX_STACK,
 							  .max_threads = 1000};
 
@@ -193,8 +192,7 @@ static void test_damaged(const uint8_t *original, size_t size, int rounds)
 static void test_other_program(int core)
 {
 	struct stall_core_options options = {
-		.exe_fd = open("/proc/self/exe", O_RDONLY | O_CLOEXEC),
-		.sysroot_fd = -1,
+		.files = {open("/proc/self/exe", O_RDONLY | O_CLOEXEC), -1, -1},
 		.max_stack = STALL_DEFAULT_MAX_STACK,
 		.max_threads = 1000,
 	};
@@ -216,7 +214,6 @@ static void test_other_program(int core)
 			named += frame->symbol != NULL;
 	}
 	CHECK_INT(named, 0);
-	close(options.exe_fd);
 	stall_unwound_deinit(&unwound);
 	stall_snapshot_destroy(snapshot);
 }
@@ -224,8 +221,7 @@ static void test_other_program(int core)
 // A limit on threads is kept, and noted.
 static void test_thread_limit(int core, size_t count)
 {
-	static const struct stall_core_options options = {.exe_fd = -1,
-							  .sysroot_fd = -1,
+	static const struct stall_core_options options = {.files = STALL_CORE_NO_FILES,
 							  .max_stack = STALL_DEFAULT_MAX_STACK,
 							  .max_threads = 2};
 	struct stall_snapshot *snapshot = NULL;

@@ -259,8 +259,7 @@ static void compare_core(int core, const struct stall_core_options *options, con
 
 static struct stall_core_options core_options(void)
 {
-	return (struct stall_core_options){.exe_fd = -1,
-					   .sysroot_fd = -1,
+	return (struct stall_core_options){.files = STALL_CORE_NO_FILES,
 					   .max_stack = STALL_DEFAULT_MAX_STACK,
 					   .max_threads = STALL_DEFAULT_MAX_THREADS};
 }
@@ -270,11 +269,11 @@ static void compare_file(const char *core, const char *exe, const char *sysroot)
 	struct stall_core_options options = core_options();
 	int fd = open(core, O_RDONLY | O_CLOEXEC);
 
-	options.exe_fd = open(exe, O_RDONLY | O_CLOEXEC);
+	options.files.exe_fd = open(exe, O_RDONLY | O_CLOEXEC);
 	options.exe = exe;
 	if (sysroot)
-		options.sysroot_fd = open(sysroot, O_PATH | O_DIRECTORY | O_CLOEXEC);
-	CHECK(fd >= 0 && options.exe_fd >= 0 && (!sysroot || options.sysroot_fd >= 0));
+		options.files.sysroot = open(sysroot, O_PATH | O_DIRECTORY | O_CLOEXEC);
+	CHECK(fd >= 0 && options.files.exe_fd >= 0 && (!sysroot || options.files.sysroot >= 0));
 	compare_core(fd, &options, core);
 }
 

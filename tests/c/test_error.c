@@ -29,10 +29,12 @@ static void test_codes(void)
 
 static void test_one_line(void)
 {
-	struct stall_error *err =
-		stall_error_create(STALL_ERROR_FORMAT, "%s", "a\nb\tc\033[31md\177e \303\244");
+	struct stall_error *err = stall_error_create(STALL_ERROR_FORMAT, "%s",
+						     "a\nb\tc\033[31md\177e \303\244 \302\233"
+						     "2J \233"
+						     "2J");
 
-	CHECK_STRING(err->message, "a?b?c?[31md?e \303\244");
+	CHECK_STRING(err->message, "a?b?c?[31md?e \303\244 ??2J ?2J");
 	CHECK_INT(err->code, STALL_ERROR_FORMAT);
 	CHECK_INT(err->errnum, 0);
 	stall_error_destroy(err);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Paths of servers' files, as they are in data folders of MySQL 5.1 to 9.7, MariaDB 5.5 to 11,
 // MyRocks and PostgreSQL.
+#include "base/file_class.h"
+
 #include "check.h"
-#include "waits/wait_files.h"
 
 static const struct {
 	const char *path;

@@ -10,6 +10,7 @@
 
 #include "base/privileges.h"
 #include "check.h"
+#include "proc/maps_line.h"
 #include "snapshot/snapshot.h"
 
 #define PAGE 4096UL

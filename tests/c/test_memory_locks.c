@@ -13,6 +13,7 @@
 #include "lock/sux_locks.h"
 #include "lock/sync_cells.h"
 #include "lock/thd.h"
+#include "lock/thread_numbers.h"
 
 #define BASE UINT64_C(0x10000)
 #define IMAGE (512 * 1024)
@@ -68,6 +69,7 @@ static struct stall_snapshot snapshot = {
 static struct stall_memory_lock found[THREADS];
 static struct stall_memory_waiter waiters[THREADS];
 static struct stall_thds thds;
+static struct stall_thread_numbers numbers;
 static struct stall_server_global globals[STALL_SERVER_GLOBALS];
 static struct stall_layout layout;
 static struct stall_server_memory memory = {
@@ -75,12 +77,21 @@ static struct stall_server_memory memory = {
 	.layout = &layout,
 	.globals = globals,
 	.thds = &thds,
+	.numbers = &numbers,
 	.waiters = waiters,
 	.found = found,
 };
 
 #define PTHREAD(i) (UINT64_C(0x700000000000) + (uint64_t)(i)*0x1000)
 #define THD(i) (BASE + 0x2000 + (uint64_t)(i)*0x2000)
+
+static void know_threads(void)
+{
+	stall_thds_deinit(&thds);
+	CHECK_OK(stall_thds_init(&thds, &snapshot, 0, &layout));
+	stall_thread_numbers_deinit(&numbers);
+	CHECK_OK(stall_thread_numbers_init(&numbers, &snapshot, 0));
+}
 
 static void begin(const char *text)
 {
@@ -95,6 +106,7 @@ static void begin(const char *text)
 						   .fs_base = PTHREAD(i)};
 		found[i].owner = STALL_NO_THREAD;
 	}
+	know_threads();
 	memory.waiter_count = 0;
 	change_at = reads = 0;
 }
@@ -229,6 +241,19 @@ static void test_metadata_holders(void)
 	CHECK_INT(found[1].owner, 3);
 }
 
+static void test_fields(void)
+{
+	static const uint8_t bytes[12] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
+
+	CHECK_INT(stall_half(bytes, sizeof(bytes), 8), 0x0c0b0a09);
+	CHECK(stall_word(bytes, sizeof(bytes), 4) == UINT64_C(0x0c0b0a0908070605));
+	CHECK_INT(stall_half(bytes, sizeof(bytes), 9), 0);
+	CHECK_INT(stall_word(bytes, sizeof(bytes), 5), 0);
+	CHECK_INT(stall_word(bytes, sizeof(bytes), -1), 0);
+	CHECK_INT(stall_word(bytes, sizeof(bytes), INT64_MAX), 0);
+	CHECK_INT(stall_word(bytes, 7, 0), 0);
+}
+
 static void test_hostile_metadata(void)
 {
 	static const struct {
@@ -263,6 +288,11 @@ static void test_hostile_metadata(void)
 		for (int thread = 0; thread < THREADS; thread++)
 			CHECK(!found[thread].found || found[thread].owner == STALL_NO_THREAD);
 	}
+	// A layout whose fields are behind what is read of the structure.
+	begin_mdl();
+	CHECK_OK(stall_layout_add(&layout, "MDL_key.m_db_name_length=65000"));
+	CHECK_OK(stall_metadata_locks_find(&memory));
+	CHECK(!found[1].found);
 	begin_mdl();
 	put(TICKET(1) + 48, CONTEXT(2)); // of another context
 	CHECK_OK(stall_metadata_locks_find(&memory));
@@ -296,8 +326,6 @@ static void test_changing_metadata(void)
 // With the THDs of threads known, a context must be the thread's own.
 static void test_known_thds(void)
 {
-	const struct stall_thds none = thds;
-
 	begin_mdl();
 	CHECK_OK(stall_layout_add(&layout, "thd.tls=-16"));
 	for (int i = 0; i < THREADS; i++) {
@@ -305,7 +333,7 @@ static void test_known_thds(void)
 		put(threads[i].fs_base - 16, THD(i));
 		put(THD(i) + 0x17b8, threads[i].fs_base);
 	}
-	CHECK_OK(stall_thds_init(&thds, &snapshot, 0, &layout));
+	know_threads();
 	CHECK_INT(stall_thd_of(&thds, 3), THD(3));
 	CHECK_INT(stall_thds_find(&thds, THD(3)), 3);
 	CHECK_INT(stall_thds_find(&thds, THD(3) + 8), UINT32_MAX);
@@ -323,14 +351,11 @@ static void test_known_thds(void)
 	put(THD(3) + 0x17b8, threads[0].fs_base);
 	CHECK_OK(stall_metadata_locks_find(&memory));
 	CHECK_INT(found[2].owner, STALL_NO_THREAD);
-	stall_thds_deinit(&thds);
 
 	// Two threads with one THD: neither is it.
 	put(threads[0].fs_base - 16, THD(3));
-	CHECK_OK(stall_thds_init(&thds, &snapshot, 0, &layout));
+	know_threads();
 	CHECK_INT(stall_thds_find(&thds, THD(3)), UINT32_MAX);
-	stall_thds_deinit(&thds);
-	thds = none;
 }
 
 // MariaDB 10.6 and later: links point into tickets, and the last one to the list itself.
@@ -357,8 +382,6 @@ static void test_ring(void)
 // MySQL 5.7 and later: the ticket is in the lists of its context alone. The lock points to its rules.
 static void test_counted(void)
 {
-	const struct stall_thds none = thds;
-
 	for (int round = 0; round < 4; round++) {
 		begin_mdl();
 		CHECK_OK(stall_layout_add(
@@ -388,13 +411,11 @@ static void test_counted(void)
 			put_half(TICKET(3) + 40, 0);
 			put(TICKET(3) + 8, TICKET(4)); // a circle
 		}
-		CHECK_OK(stall_thds_init(&thds, &snapshot, 0, &layout));
+		know_threads();
 		CHECK_OK(stall_metadata_locks_find(&memory));
 		CHECK(found[1].found);
 		CHECK_INT(found[1].owner, round ? STALL_NO_THREAD : 3);
-		stall_thds_deinit(&thds);
 	}
-	thds = none;
 }
 
 /* Locks of rows. */
@@ -909,6 +930,7 @@ int main(int argc, char **argv)
 	srandom((unsigned int)check_seed(argc, argv));
 	test_metadata();
 	test_metadata_holders();
+	test_fields();
 	test_hostile_metadata();
 	test_changing_metadata();
 	test_known_thds();
@@ -923,6 +945,8 @@ int main(int argc, char **argv)
 	test_sux();
 	test_random_images(argc > 1 ? 2000 : 40);
 	test_versions();
+	stall_thds_deinit(&thds);
+	stall_thread_numbers_deinit(&numbers);
 	stall_layout_deinit(&layout);
 	return check_done();
 }

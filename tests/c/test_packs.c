@@ -6,11 +6,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <zlib.h>
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/trust.h"
 #include "check.h"
 #include "elf_image.h"
 #include "inputs.h"
@@ -266,11 +268,11 @@ static void write_pack(const char *name, const uint8_t *bytes, size_t size)
 static void test_found_by_name(const uint8_t *bytes, size_t size)
 {
 	const char *paths[] = {"/no/such/folder", folder};
-	struct stall_pack_dirs dirs;
+	struct stall_search_dirs dirs;
 	struct stall_pack *pack = NULL;
 	char *path = NULL, expected[256];
 
-	CHECK_OK(stall_pack_dirs_init(&dirs, paths, 2));
+	CHECK_OK(stall_search_dirs_init(&dirs, paths, 2, STALL_PACK_DIR));
 	write_pack(ID ".pack", bytes, size);
 	CHECK_OK(stall_pack_dirs_find(&dirs, ID, &pack, &path));
 	snprintf(expected, sizeof(expected), "%s/%s", folder, ID ".pack");
@@ -290,7 +292,37 @@ static void test_found_by_name(const uint8_t *bytes, size_t size)
 	err = stall_pack_dirs_find(&dirs, "00112233", &pack, &path);
 	CHECK(err && strstr(err->message, "torn"));
 	stall_error_destroy(err);
-	stall_pack_dirs_deinit(&dirs);
+	stall_search_dirs_deinit(&dirs);
+}
+
+// Of a folder and of a file that others can change nothing is used, and the reason is given.
+static void test_distrusted(const uint8_t *bytes, size_t size)
+{
+	const char *paths[] = {folder};
+	struct stall_search_dirs dirs;
+	struct stall_pack *pack = NULL;
+	char *path = NULL, file[256];
+
+	if (geteuid()) // who has no privileges uses what it names
+		return;
+	write_pack(ID ".pack", bytes, size);
+	snprintf(file, sizeof(file), "%s/%s", folder, ID ".pack");
+	CHECK(chmod(file, 0646) == 0);
+	CHECK_OK(stall_search_dirs_init(&dirs, paths, 1, STALL_PACK_DIR));
+	struct stall_error *err = stall_pack_dirs_find(&dirs, ID, &pack, &path);
+	CHECK(stall_is_distrust(err) && strstr(err->message, ".pack is not used: ") &&
+	      strstr(err->message, "(mode 0646): chmod go-w"));
+	CHECK(!pack && !path);
+	stall_error_destroy(err);
+	stall_search_dirs_deinit(&dirs);
+	CHECK(chmod(file, 0644) == 0 && chmod(folder, 0777) == 0);
+	CHECK_OK(stall_search_dirs_init(&dirs, paths, 1, STALL_PACK_DIR));
+	err = stall_pack_dirs_find(&dirs, ID, &pack, &path);
+	CHECK(stall_is_distrust(err) && strstr(err->message, "(mode 0777): chmod go-w"));
+	CHECK(!pack && !path);
+	stall_error_destroy(err);
+	stall_search_dirs_deinit(&dirs);
+	CHECK(chmod(folder, 0700) == 0);
 }
 
 static void test_identities(void)
@@ -309,14 +341,40 @@ static void test_identities(void)
 
 static void test_names(void)
 {
-	char name[32];
+	struct stall_layout_key key = {};
 
-	CHECK(stall_structure_name("sux_lock<ssux_lock_impl<true> >", name, sizeof(name)));
-	CHECK_STRING(name, "sux_lock<ssux_lock_impl<true>>");
-	CHECK(!stall_structure_name("", name, sizeof(name)));
-	CHECK(!stall_structure_name("a=b", name, sizeof(name)));
-	CHECK(!stall_structure_name("a\nb", name, sizeof(name)));
-	CHECK(!stall_structure_name("0123456789012345678901234567890123", name, sizeof(name)));
+	CHECK(stall_layout_key_add(&key, "::", "sux_lock<ssux_lock_impl<true> >"));
+	CHECK_STRING(key.text, "sux_lock<ssux_lock_impl<true>>");
+	CHECK(!stall_layout_key_add(&key, ".", ""));
+	CHECK(!stall_layout_key_add(&key, ".", "a=b"));
+	CHECK(!stall_layout_key_add(&key, ".", "a\nb"));
+	CHECK(stall_layout_key_add(&key, ".", "member"));
+	CHECK_STRING(key.text, "sux_lock<ssux_lock_impl<true>>.member");
+}
+
+// A namespace and a class whose names fill the key, or would overflow it: an ordinary program may
+// have them.
+static void test_long_names(void)
+{
+	char outer[STALL_LAYOUT_MAX_KEY + 8], inner[STALL_LAYOUT_MAX_KEY + 8];
+
+	for (size_t x = 1; x < sizeof(outer) - 1; x++) {
+		for (size_t y = 1; y < sizeof(inner) - 1; y++) {
+			struct stall_layout_key key = {};
+
+			memset(outer, 'o', x);
+			memset(inner, 'i', y);
+			outer[x] = inner[y] = '\0';
+			CHECK_INT(stall_layout_key_add(&key, "::", outer),
+				  x <= STALL_LAYOUT_MAX_KEY);
+			CHECK_INT(key.length, x <= STALL_LAYOUT_MAX_KEY ? x : 0);
+			size_t before = key.length, all = before + (before ? 2 : 0) + y;
+			CHECK_INT(stall_layout_key_add(&key, "::", inner),
+				  all <= STALL_LAYOUT_MAX_KEY);
+			CHECK_INT(key.length, all <= STALL_LAYOUT_MAX_KEY ? all : before);
+			CHECK_INT(strlen(key.text), key.length);
+		}
+	}
 }
 
 static int measure(const char *path)
@@ -361,9 +419,11 @@ int main(int argc, char **argv)
 	test_damaged_header(bytes, size);
 	test_damaged_parts(bytes, size);
 	test_found_by_name(bytes, size);
+	test_distrusted(bytes, size);
 	stall_pack_writer_destroy(writer);
 	test_identities();
 	test_names();
+	test_long_names();
 	char command[256];
 	snprintf(command, sizeof(command), "rm -rf %s", folder);
 	CHECK(system(command) == 0);

@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -64,7 +65,7 @@ static void test_options(void)
 	struct stall_poke_identity identity;
 	struct stall_poke_word parsed;
 	struct stall_poke_file file;
-	char text[128];
+	char text[160];
 
 	CHECK_OK(stall_poke_word_parse("f6e2c8:8:0:1", &parsed));
 	CHECK(parsed.address == 0xf6e2c8 && parsed.size == 8 && parsed.new_value == 1);
@@ -77,7 +78,13 @@ static void test_options(void)
 	snprintf(text, sizeof(text), "1:2:3:%064d", 5);
 	CHECK_OK(stall_poke_identity_parse(text, &identity));
 	CHECK(identity.start_time == 1 && identity.start_stack == 2 && identity.base == 3);
+	CHECK(!identity.run[0]);
 	CHECK(fails(stall_poke_identity_parse("1:2:3:ab", &identity), "--process"));
+	snprintf(text, sizeof(text), "1:2:3:%064d:%064d", 5, 6);
+	CHECK_OK(stall_poke_identity_parse(text, &identity));
+	CHECK(identity.run[63] == '6');
+	text[80] = 0;
+	CHECK(fails(stall_poke_identity_parse(text, &identity), "--process"));
 	text[10] = 'g';
 	CHECK(fails(stall_poke_identity_parse(text, &identity), "--process"));
 }
@@ -87,9 +94,11 @@ static void test_word(pid_t child)
 	struct stall_poke poke = {
 		.word = {.address = (uintptr_t)&word, .size = 8, .old_value = 0, .new_value = 1},
 	};
+	struct stall_poke_program program;
 	enum stall_poke_state state;
 
-	CHECK_OK(stall_target_init(&poke.target, child));
+	CHECK_OK(stall_poke_process_init(&poke.process, child, true, &program));
+	CHECK_OK(stall_poke_process_check(&poke.process));
 	CHECK_OK(stall_poke_check(&poke));
 	CHECK_OK(stall_poke_state(&poke, &state));
 	CHECK_INT(state, STALL_POKE_OLD);
@@ -102,7 +111,7 @@ static void test_word(pid_t child)
 	CHECK_INT(state, STALL_POKE_NEW);
 	CHECK_OK(stall_poke_undo(&poke, &state));
 	CHECK_INT(state, STALL_POKE_OLD);
-	CHECK_OK(stall_poke_word_change(&poke.target, &poke.word, 0, 77));
+	CHECK_OK(stall_poke_word_change(&poke.process, &poke.word, 0, 77));
 	CHECK(fails(stall_poke_undo(&poke, &state), "somebody else changed it"));
 	poke.word.address = (uintptr_t)&constant & ~UINT64_C(7);
 	CHECK(fails(stall_poke_check(&poke), "may not write to its own memory"));
@@ -114,7 +123,47 @@ static void test_word(pid_t child)
 	waitpid(child, NULL, 0);
 	poke.word.address = (uintptr_t)&word;
 	CHECK(fails(stall_poke_set(&poke), "has ended"));
-	stall_target_deinit(&poke.target);
+	stall_poke_process_deinit(&poke.process);
+}
+
+// The memory that was opened is not that of the program which the process executes then.
+static void test_exec(void)
+{
+	struct stall_poke poke = {
+		.word = {.address = (uintptr_t)&word, .size = 8, .old_value = 0, .new_value = 1},
+	};
+	struct stall_poke_program program;
+	enum stall_poke_state state;
+	int go[2], executed[2];
+	uint64_t value = 1;
+	char byte;
+
+	CHECK_INT(pipe2(go, O_CLOEXEC), 0);
+	CHECK_INT(pipe2(executed, O_CLOEXEC), 0);
+	pid_t child = fork();
+	if (child == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		close(go[1]);
+		if (read(go[0], &byte, 1) == 0)
+			execl("/proc/self/exe", "again", "again", NULL);
+		_exit(1);
+	}
+	close(executed[1]);
+	CHECK_OK(stall_poke_process_init(&poke.process, child, true, &program));
+	CHECK_OK(stall_poke_set(&poke));
+	close(go[1]);
+	CHECK_INT(read(executed[0], &byte, 1), 0);
+	struct stall_error *err =
+		stall_poke_memory_write(&poke.process, poke.word.address, &value, sizeof(value));
+	CHECK(err && err->code == STALL_ERROR_NO_PROCESS);
+	CHECK(fails(err, "has executed a program since"));
+	CHECK(fails(stall_poke_process_check(&poke.process), "has executed a program since"));
+	CHECK(fails(stall_poke_undo(&poke, &state), "has executed a program since"));
+	stall_poke_process_deinit(&poke.process);
+	kill(child, SIGKILL);
+	waitpid(child, NULL, 0);
+	close(go[0]);
+	close(executed[0]);
 }
 
 static void test_record(void)
@@ -144,13 +193,17 @@ static void test_record(void)
 	CHECK(fails(stall_poke_record_open(path, &fd), "cannot open the undo record"));
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+	(void)argv;
+	while (argc > 1) // after test_exec()
+		pause();
 	test_hash();
 	test_options();
 	pid_t child = stall_idle_child_create();
 	CHECK(child > 0);
 	test_word(child);
+	test_exec();
 	test_record();
 	return check_done();
 }

@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "check.h"
+#include "proc/proc_stat.h"
 #include "sources/poll_calls.h"
 #include "sources/poll_process.h"
 #include "sources/poll_sample.h"
@@ -39,13 +40,15 @@ static void test_texts(void)
 			   "4096 24 8192 26";
 	const char *other = "1 (a) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 "
 			    "4096 24 8208 26";
-	uint64_t image = 0, again = 0;
-	CHECK(stall_poll_parse_image(stat, &image));
-	CHECK(stall_poll_parse_image(other, &again));
-	CHECK(image != again);
-	CHECK(!stall_poll_parse_image("1 (a) S 1 2 3", &image));
-	CHECK(!stall_poll_parse_image("1 a S", &image));
-	CHECK(!stall_poll_parse_image("", &image));
+	struct stall_proc_stat image, again;
+
+	CHECK(stall_proc_stat_parse(stat, &image));
+	CHECK(stall_proc_stat_parse(other, &again));
+	CHECK_INT(image.start_code, again.start_code);
+	CHECK(image.start_stack != again.start_stack);
+	CHECK(!stall_proc_stat_parse("1 (a) S 1 2 3", &image));
+	CHECK(!stall_proc_stat_parse("1 a S", &image));
+	CHECK(!stall_proc_stat_parse("", &image));
 }
 
 static void test_doing_texts(void)
@@ -141,10 +144,10 @@ static void test_is_wait(void)
 
 static void test_kinds(void)
 {
-	const struct stall_poll_file regular = {.is_local = true,
+	const struct stall_poll_file regular = {.is_known = true,
 						.size = 8192,
 						.mode = S_IFREG | 0600};
-	const struct stall_poll_file device = {.is_local = true, .mode = S_IFCHR | 0600};
+	const struct stall_poll_file device = {.is_known = true, .mode = S_IFCHR | 0600};
 	const struct stall_poll_file remote = {};
 	struct stall_proc_syscall write = call_of(SYS_pwrite64, 3, 0, 4096, 4096);
 
@@ -163,28 +166,6 @@ static void test_kinds(void)
 	const struct stall_proc_syscall sync = call_of(SYS_fsync, 3, 0, 0, 0);
 	CHECK_INT(stall_poll_kind(calls, ALL_KINDS, &sync, &device, 0), STALL_WAIT_FSYNC);
 	CHECK_INT(stall_poll_kind(calls, 1, &sync, &device, 0), STALL_WAIT_KINDS);
-}
-
-static void test_mounts(void)
-{
-	char text[] = "36 35 98:0 / / rw - ext4 /dev/root rw\n"
-		      "37 36 0:30 / /mnt rw master:1 propagate_from:2 - nfs4 host:/x rw\n"
-		      "nonsense\n"
-		      "38 36 0:31 / /a\\040-\\040b rw -\n"
-		      "39 36 0:32 / /f rw - fuse.sshfs x rw\n"
-		      "40 36 0:33 / /t rw - tmpfs tmpfs rw\n";
-	struct stall_poll_mounts mounts = {};
-	char empty[] = "";
-
-	CHECK(stall_poll_mounts_parse(&mounts, text));
-	CHECK_INT(mounts.count, 4);
-	CHECK(mounts.mounts[0].is_local && mounts.mounts[0].id == 36);
-	CHECK(!mounts.mounts[1].is_local);
-	CHECK(!mounts.mounts[2].is_local);
-	CHECK(mounts.mounts[3].is_local && mounts.mounts[3].id == 40);
-	CHECK(stall_poll_mounts_parse(&mounts, empty));
-	CHECK_INT(mounts.count, 0);
-	stall_poll_mounts_deinit(&mounts);
 }
 
 static void test_paths(void)
@@ -246,7 +227,6 @@ static void test_stats(void)
 static void test_describe(void)
 {
 	struct stall_target self;
-	struct stall_poll_mounts mounts = {};
 	struct stall_poll_call found;
 	static char path[] = "/no/such/file";
 	char name[] = "/tmp/test-poll-XXXXXX";
@@ -257,7 +237,7 @@ static void test_describe(void)
 	int fd = mkstemp(name);
 	CHECK(fd >= 0 && !ftruncate(fd, 100) && !fstat(fd, &status) && !pipe(pipes));
 	struct stall_proc_syscall call = call_of(SYS_fsync, fd, 0, 0, 0);
-	CHECK(stall_poll_call_describe(&self, &mounts, calls, ALL_KINDS, &call, &found));
+	CHECK(stall_poll_call_describe(&self, calls, ALL_KINDS, &call, &found));
 	CHECK_INT(found.key.kind, STALL_WAIT_FSYNC);
 	CHECK_STRING(found.path, name);
 	if (found.fd >= 0) { // on a file system that is asked
@@ -265,38 +245,37 @@ static void test_describe(void)
 		CHECK_INT(found.key.id2 >> 32,
 			  (uint64_t)major(status.st_dev) << 20 | minor(status.st_dev));
 		call = call_of(SYS_pwrite64, fd, 0, 10, 91);
-		CHECK(stall_poll_call_describe(&self, &mounts, calls, ALL_KINDS, &call, &found));
+		CHECK(stall_poll_call_describe(&self, calls, ALL_KINDS, &call, &found));
 		CHECK_INT(found.key.kind, STALL_WAIT_EXTEND);
 		CHECK_INT(found.value, 91);
 		CHECK_INT(found.size, 10);
 	}
 	call = call_of(SYS_read, pipes[0], 0, 10, 0);
-	CHECK(!stall_poll_call_describe(&self, &mounts, calls, ALL_KINDS, &call, &found));
+	CHECK(!stall_poll_call_describe(&self, calls, ALL_KINDS, &call, &found));
 	call = call_of(SYS_fsync, 1 << 20, 0, 0, 0);
-	CHECK(!stall_poll_call_describe(&self, &mounts, calls, ALL_KINDS, &call, &found));
+	CHECK(!stall_poll_call_describe(&self, calls, ALL_KINDS, &call, &found));
 	call = call_of(SYS_fsync, UINT64_MAX, 0, 0, 0);
-	CHECK(!stall_poll_call_describe(&self, &mounts, calls, ALL_KINDS, &call, &found));
+	CHECK(!stall_poll_call_describe(&self, calls, ALL_KINDS, &call, &found));
 	call = call_of(SYS_unlink, (uintptr_t)path, 0, 0, 0);
-	CHECK(stall_poll_call_describe(&self, &mounts, calls, ALL_KINDS, &call, &found));
+	CHECK(stall_poll_call_describe(&self, calls, ALL_KINDS, &call, &found));
 	CHECK_STRING(found.path, path);
 	CHECK(found.key.id && !found.key.id2 && found.fd == -1);
 	call = call_of(SYS_renameat2, 0, (uintptr_t)path, 0, 0);
-	CHECK(stall_poll_call_describe(&self, &mounts, calls, ALL_KINDS, &call, &found));
+	CHECK(stall_poll_call_describe(&self, calls, ALL_KINDS, &call, &found));
 	CHECK_INT(found.key.kind, STALL_WAIT_RENAME);
 	for (uint64_t bad = 0; bad < 3; bad++) { // addresses of nothing
 		static const uint64_t addresses[] = {0, UINT64_MAX, UINT64_C(0xffff800000000000)};
 		call = call_of(SYS_unlink, addresses[bad], 0, 0, 0);
-		CHECK(!stall_poll_call_describe(&self, &mounts, calls, ALL_KINDS, &call, &found));
+		CHECK(!stall_poll_call_describe(&self, calls, ALL_KINDS, &call, &found));
 		call = call_of(449, addresses[bad], 1, 0, 0); // futex_waitv
-		CHECK(!stall_poll_call_describe(&self, &mounts, calls, ALL_KINDS, &call, &found));
+		CHECK(!stall_poll_call_describe(&self, calls, ALL_KINDS, &call, &found));
 		call = call_of(SYS_writev, fd, addresses[bad], UINT64_MAX, 0);
-		stall_poll_call_describe(&self, &mounts, calls, ALL_KINDS, &call, &found);
+		stall_poll_call_describe(&self, calls, ALL_KINDS, &call, &found);
 	}
 	unlink(name);
 	close(fd);
 	close(pipes[0]);
 	close(pipes[1]);
-	stall_poll_mounts_deinit(&mounts);
 	stall_target_deinit(&self);
 }
 
@@ -490,7 +469,6 @@ int main(void)
 	test_hostile_calls();
 	test_is_wait();
 	test_kinds();
-	test_mounts();
 	test_paths();
 	test_stats();
 	test_describe();

@@ -85,8 +85,8 @@ __attribute__((noreturn)) static void run_writers(const char *seed)
 	for (unsigned i = 0;; i++) {
 		if (i >= WRITERS)
 			pthread_join(threads[i % WRITERS], NULL);
-		pthread_create(&threads[i % WRITERS], NULL, write_for_a_while,
-			       (void *)(uintptr_t)(next_random(&random) | 1));
+		recording_create(&threads[i % WRITERS], NULL, write_for_a_while,
+				 (void *)(uintptr_t)(next_random(&random) | 1));
 	}
 }
 
@@ -254,7 +254,8 @@ static void test_scribble(const char *directory, uint64_t seed)
 	uint64_t *words = mmap(NULL, st.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	// The header, the slots in use, and what is spread over the whole file.
 	for (int i = 0; i < SCRIBBLES && !waitpid(scene.pid, NULL, WNOHANG); i++) {
-		words[next_random(&random) % 104] = next_random(&random);
+		words[next_random(&random) % (sizeof(struct stall_ring_header) / 8)] =
+			next_random(&random);
 		words[512 + next_random(&random) % (24 * WRITERS)] = next_random(&random);
 		if (i % 50)
 			continue;

@@ -7,9 +7,9 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 
+#include "proc/target.h"
 #include "recording.h"
 #include "refused_call.h"
-#include "snapshot/target.h"
 
 #define THREADS 64
 
@@ -51,7 +51,7 @@ static int scene_many(void)
 	pthread_t threads[THREADS];
 
 	for (int i = 0; i < THREADS; i++)
-		pthread_create(&threads[i], NULL, wait_often, NULL);
+		recording_create(&threads[i], NULL, wait_often, NULL);
 	for (int i = 0; i < THREADS; i++)
 		pthread_join(threads[i], NULL);
 	print_and_wait();

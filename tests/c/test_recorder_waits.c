@@ -332,7 +332,7 @@ static void release_by_other(const void *object)
 {
 	pthread_t other;
 
-	pthread_create(&other, NULL, wait_and_release, (void *)object);
+	recording_create(&other, NULL, wait_and_release, (void *)object);
 	pthread_join(other, NULL);
 }
 
@@ -445,11 +445,13 @@ static void on_other_stack(int number)
 	recording_wait_once();
 }
 
+// Of such a stack only the page that the thread runs on is copied.
 static void check_other_stack(uintptr_t low, uintptr_t end)
 {
 	CHECK(next_record());
 	CHECK(last.record.stack_address >= low && last.record.stack_address < end);
-	CHECK_INT(last.record.stack_address + last.record.stack_size, end);
+	CHECK_INT(last.record.stack_address + last.record.stack_size,
+		  (last.record.stack_address | 4095) + 1);
 	CHECK_INT(last.whole, 0);
 	pass_records();
 }
@@ -489,7 +491,7 @@ static void run_all(void)
 
 	test_slot();
 	test_stack(NULL);
-	pthread_create(&other, NULL, test_stack, NULL);
+	recording_create(&other, NULL, test_stack, NULL);
 	pthread_join(other, NULL);
 	test_still_waits();
 	test_end_record();

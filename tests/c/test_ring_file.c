@@ -91,6 +91,8 @@ static void test_headers(void)
 		{FIELD(maps_offset), UINT64_C(1) << 63, "fit"},
 		{FIELD(pid), 0, "no process"},
 		{FIELD(pid), UINT64_MAX, "no process"},
+		{FIELD(kinds), STALL_RING_MAX_KINDS + 1, "number"},
+		{FIELD(causes), UINT32_MAX, "number"},
 		{FIELD(start_time), UINT64_MAX, "time"},
 		{FIELD(created_ns), UINT64_MAX, "time"},
 		{FIELD(created_wall_ns), UINT64_MAX, "time"},
@@ -109,6 +111,68 @@ static void test_headers(void)
 	check_refused(&image, 100, "not a ring");
 	check_refused(&image, sizeof(struct stall_ring_header), "cut");
 	free(image.bytes);
+}
+
+// As a library of version 1 has written it: by its own offsets, thresholds and losses within the
+// header.
+static void test_version_1(void)
+{
+	struct ring_image image = image_create(getpid(), 1);
+	uint64_t thresholds[13], losses[11];
+	const uint32_t version = 1, size = 832;
+
+	for (unsigned i = 0; i < 13; i++)
+		thresholds[i] = 1000 + i;
+	for (unsigned i = 0; i < 11; i++)
+		losses[i] = 100 + i;
+	memset(image.bytes + 472, 0, STALL_RING_PAGE - 472);
+	memcpy(image.bytes + 8, &version, 4);
+	memcpy(image.bytes + 12, &size, 4);
+	memcpy(image.bytes + 512, "\1", 1); // enabled
+	memcpy(image.bytes + 520, thresholds, sizeof(thresholds));
+	memcpy(image.bytes + 640, "\1", 1); // STALL_RING_LIVE
+	memcpy(image.bytes + 664, losses, sizeof(losses));
+	memcpy(image.bytes + 768, "\7", 1); // head
+	struct stall_ring *ring = open_image(&image);
+	CHECK_INT(stall_ring_live(ring)->enabled, 1);
+	CHECK_INT(stall_ring_live(ring)->state, STALL_RING_LIVE);
+	CHECK_INT(stall_ring_live(ring)->head, 7);
+	CHECK_INT(stall_ring_kinds(ring), 13);
+	for (unsigned i = 0; i < 13; i++)
+		CHECK_INT(stall_ring_threshold(ring, i), 1000 + i);
+	for (unsigned i = 0; i < 11; i++)
+		CHECK_INT(stall_ring_lost(ring, i), 100 + i);
+	stall_ring_set_threshold(ring, 12, 5);
+	CHECK_INT(stall_ring_threshold(ring, 12), 5);
+	CHECK_INT(stall_ring_live(ring)->state, STALL_RING_LIVE);
+	stall_ring_close(ring);
+	free(image.bytes);
+}
+
+// Of a library that knows other kinds of waits than this reader.
+static void check_kinds(uint32_t kinds, uint32_t causes)
+{
+	struct ring_image image = image_create(getpid(), 1);
+
+	image.header->kinds = kinds;
+	image.header->causes = causes;
+	struct stall_ring *ring = open_image(&image);
+	CHECK_INT(stall_ring_kinds(ring), kinds < STALL_WAIT_KINDS ? kinds : STALL_WAIT_KINDS);
+	for (uint32_t i = 0; i <= STALL_WAIT_KINDS; i++) {
+		stall_ring_set_threshold(ring, i, 3);
+		CHECK(stall_ring_threshold(ring, i) == (i < kinds ? 3 : UINT64_MAX));
+	}
+	CHECK_INT(stall_ring_lost(ring, causes), 0);
+	stall_ring_close(ring);
+	free(image.bytes);
+}
+
+static void test_other_kinds(void)
+{
+	check_kinds(STALL_WAIT_KINDS - 1, STALL_LOST_CAUSES - 1);
+	check_kinds(STALL_WAIT_KINDS, STALL_LOST_CAUSES);
+	check_kinds(STALL_WAIT_KINDS + 1,
+		    STALL_LOST_CAUSES + 1); // its stats fit: pages are rounded
 }
 
 static void test_strings_end(void)
@@ -388,6 +452,8 @@ int main(void)
 	snprintf(path, sizeof(path), "%s/1-1.ring", folder);
 	CHECK_OK(stall_arena_init(&arena, 1 << 20));
 	test_headers();
+	test_version_1();
+	test_other_kinds();
 	test_strings_end();
 	test_stacks();
 	test_records();

@@ -16,7 +16,7 @@
 #include "base/clock.h"
 #include "check.h"
 #include "introspect/session_text.h"
-#include "snapshot/read_child.h"
+#include "proc/read_child.h"
 
 #define PAGE 4096UL
 #define NOTHING (2UL << 20) // behind the pages: more than a layout may name

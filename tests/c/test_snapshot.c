@@ -25,6 +25,7 @@ static void test_futex_calls(void)
 	} cases[] = {
 		{true, SYS_futex, FUTEX_WAIT, true},
 		{true, SYS_futex, FUTEX_WAIT_PRIVATE, true},
+		{true, SYS_futex, UINT64_C(7) << 32 | FUTEX_WAIT_PRIVATE, true},
 		{true, SYS_futex, FUTEX_WAIT_BITSET | FUTEX_PRIVATE_FLAG | FUTEX_CLOCK_REALTIME,
 		 true},
 		{true, SYS_futex, FUTEX_LOCK_PI_PRIVATE, true},

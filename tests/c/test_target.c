@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "snapshot/read_child.h"
-#include "snapshot/target.h"
+#include "proc/paths.h"
+#include "proc/read_child.h"
+#include "proc/target.h"
 
 #include <pthread.h>
 #include <signal.h>

@@ -10,7 +10,7 @@
 #include "ebpf/uprobes_loader.h"
 #include "ebpf/waits_read.h"
 #include "ebpf/waits_state.h"
-#include "snapshot/read_child.h"
+#include "proc/read_child.h"
 #include "sources/server_uprobes.h"
 #include "target_process.h"
 

@@ -67,7 +67,7 @@ static struct stall_snapshot *make_snapshot(int fd, uint64_t module_size, size_t
 	snapshot->backend = "core";
 	snapshot->processes = calloc(1, sizeof(*snapshot->processes));
 	snapshot->process_count = 1;
-	snapshot->processes[0].target = (struct stall_target){.pidfd = -1, .procfd = -1};
+	snapshot->processes[0].target = STALL_TARGET_NONE;
 	snapshot->processes[0].exe = strdup("/made/up");
 	snapshot->processes[0].maps = maps;
 	maps->mappings = calloc(1, sizeof(*maps->mappings));

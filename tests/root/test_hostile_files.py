@@ -14,7 +14,9 @@ import pytest
 from tests.root import twins
 from tests.root.support import ONE_LINE, assert_frames, assert_unharmed, by_tid, run_probe, snap
 from tests.support.chance import SEED
+from tests.support.servers import wait_until
 from tests.support.targets import Target, TargetError, target_path
+from tests.support.watching import Waits
 
 __all__: list[str] = []
 
@@ -115,6 +117,90 @@ def test_file_at_the_path_of_a_deleted_binary(tmp_path: Path, content: bytes | N
         assert taken.whole.processes[0].exe_deleted
         (module,) = [module for module in taken.whole.modules if module.path == str(copy)]
         assert module.deleted
+
+
+@pytest.mark.small
+@pytest.mark.needs("waits")
+@pytest.mark.parametrize("kind", ["debug", "pack"])
+def test_symbol_inside_an_instruction(tmp_path: Path, kind: str) -> None:
+    """No breakpoint is set where no function of the mapped file starts."""
+    name, source = "srv_suspend_mysql_thread", target_path("server")
+    shifted, twin, folder = tmp_path / "shifted", tmp_path / "twin", tmp_path / kind
+    twins.shift(source, shifted, name, 1)
+    if kind == "debug":
+        twins.separate(shifted, twin, folder)
+        (file,) = folder.rglob("*.debug")
+    else:
+        twins.strip(shifted, twin)
+        folder.mkdir()
+        file = folder / f"{twins.build_id(twin)}.pack"
+        assert run_probe("pack", str(shifted), "--output", str(file)).code == 0
+        file.chmod(0o644)
+    options = ("--interval", "50", f"--{kind}-dir", str(folder))
+    with Target("server", executable=twin) as target, Waits(*options, pids=(target.pid,)) as waits:
+        (program,) = [one for one in waits.line().programs if one.name == name]
+        target.ask("row")
+        target.ask("release")
+        assert target.running()
+        assert not program.ok
+        assert program.why_not == f"no function of {twin} starts at the symbol {name} of {file}"
+
+
+LONG_NAME = "_Z8000" + "n" * 8000 + "v"
+LONG_NAMED = f"""
+.intel_syntax noprefix
+.globl _start
+.type _start, @function
+_start:
+    .cfi_startproc
+    .cfi_undefined rip
+    lea rbx, [rip + {LONG_NAME}]
+    push 0
+    mov rcx, 500
+again:
+    lea rax, [rbx + rcx * 8 + 16]
+    push rax
+    loop again
+    jmp {LONG_NAME}
+    .cfi_endproc
+.globl {LONG_NAME}
+.type {LONG_NAME}, @function
+{LONG_NAME}:
+    .cfi_startproc
+    .cfi_def_cfa rsp, 8
+    mov eax, 34 # pause
+    syscall
+    jmp {LONG_NAME}
+    .fill 8192, 1, 0x90
+    .cfi_endproc
+.size {LONG_NAME}, . - {LONG_NAME}
+.section .note.GNU-stack,"",@progbits
+"""
+"""A function with a name of 8 KB, which each word of its stack makes a frame of."""
+
+
+def test_long_names_are_written_once(tmp_path: Path) -> None:
+    """A program makes no capture that is a thousand times as large as it is itself."""
+    program, code = tmp_path / "long", tmp_path / "long.s"
+    code.write_text(LONG_NAMED)
+    subprocess.run(["gcc", "-nostdlib", "-static", "-o", program, code], check=True)
+    processes = [subprocess.Popen([program]) for _ in range(4)]
+    try:
+        calls = [Path(f"/proc/{process.pid}/syscall") for process in processes]
+        wait_until(
+            lambda: all(call.read_text().startswith("34 ") for call in calls), "all of them pause"
+        )
+        first, *others = (str(process.pid) for process in processes)
+        taken = snap(int(first), *(word for pid in others for word in ("--pid", pid)))
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    assert len(taken.whole.threads) == len(processes)
+    for thread in taken.whole.threads:
+        assert len(thread.frames) > 400
+        assert {len(frame.symbol or "") for frame in thread.frames[:-1]} == {len(LONG_NAME)}
+    assert len(taken.stdout) < 1_000_000
 
 
 def test_core_files_that_are_none(tmp_path: Path) -> None:

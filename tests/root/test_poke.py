@@ -18,8 +18,10 @@ from stallscope.collectors import probe, processes
 from stallscope.collectors.poke import allowlist, looking, poking, records
 from stallscope.collectors.poke.poking import PokeError
 from stallscope.model.pokes import AllowList, Plan, Stored
-from tests.root.test_privileges import SETS, held, own, status
-from tests.support.servers import wait_until
+from tests.root.test_nothing_stalls_it import keeping_its_mmap_lock
+from tests.root.test_privileges import NOBODY, SETS, held, own, status
+from tests.support.rights import READABLE
+from tests.support.servers import PATIENCE, wait_until
 from tests.support.targets import Target, trouble
 
 __all__: list[str] = []
@@ -28,6 +30,7 @@ pytestmark = pytest.mark.needs("root", "probe")
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 SIZES = {"word": 8, "half": 4, "byte": 1, "shared": 8, "constant": 8}
+AS_NOBODY = ("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups")
 LONG = 3600.0
 """Seconds that no test waits for."""
 
@@ -211,14 +214,14 @@ def test_memory_that_is_refused(tmp_path: Path, name: str, why: str) -> None:
         assert target.ask("read")[name] == 0
 
 
-def probe_poke(target: Target, record: Path, word: str) -> str:
-    """Ask the probe itself to write; return its error."""
+def written_by_program(target: Target, record: Path, word: str) -> str:
+    """Ask the program itself to write; return its error."""
     identity = looking.look(target.pid, AllowList()).identity
     record.write_text("{}\n")
     record.chmod(0o600)
     words = ["--pid", str(target.pid), "--process", identity, "--record", str(record)]
     done = subprocess.run(
-        [probe.find(), "poke", *words, "--do", "set", "--word", word],
+        [probe.find(probe.POKE), *words, "--do", "set", "--word", word],
         capture_output=True,
         text=True,
         check=False,
@@ -227,7 +230,7 @@ def probe_poke(target: Target, record: Path, word: str) -> str:
     return done.stderr
 
 
-def test_the_probe_refuses_too(tmp_path: Path) -> None:
+def test_the_program_refuses_too(tmp_path: Path) -> None:
     with Target("pokes") as target:
         record = tmp_path / "record"
         at = address(target, "word")
@@ -236,11 +239,15 @@ def test_the_probe_refuses_too(tmp_path: Path) -> None:
             ("shared", 8, "is shared"),
             ("constant", 8, "may not write"),
         ):
-            assert why in probe_poke(target, record, f"{address(target, symbol):x}:{size}:0:1")
-        assert "a word has 1, 2, 4 or 8 bytes" in probe_poke(target, record, f"{at:x}:16:0:1")
-        assert "both values are the same" in probe_poke(target, record, f"{at:x}:8:1:1")
-        assert "has no memory at" in probe_poke(target, record, "1000:8:0:1")
-        assert "somebody else changed it" in probe_poke(target, record, f"{at:x}:8:5:1")
+            assert why in written_by_program(
+                target, record, f"{address(target, symbol):x}:{size}:0:1"
+            )
+        assert "a word has 1, 2, 4 or 8 bytes" in written_by_program(
+            target, record, f"{at:x}:16:0:1"
+        )
+        assert "both values are the same" in written_by_program(target, record, f"{at:x}:8:1:1")
+        assert "has no memory at" in written_by_program(target, record, "1000:8:0:1")
+        assert "somebody else changed it" in written_by_program(target, record, f"{at:x}:8:5:1")
         assert '"event":"not-written"' in record.read_text()
         answer = target.ask("read")
         assert {answer[name] for name in SIZES} == {0}
@@ -316,6 +323,47 @@ def test_a_program_that_executes_itself_again_is_another_one(tmp_path: Path) -> 
             os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.parametrize("how", ["supervisor", "command"])
+def test_another_program_at_the_same_addresses_is_left_alone(tmp_path: Path, how: str) -> None:
+    """Without address space randomization a program that executes itself again has the same pid,
+    start time, stack and addresses; this one has the value of the poke there, of its own."""
+    wrapper = ("setarch", "--addr-no-randomize", *READABLE)
+    with Target("pokes", wrapper=wrapper) as target:
+        seconds = LONG if how == "supervisor" else None
+        stored = poking.write(plan(target, tmp_path), tmp_path / "r", seconds)
+        facts = list(target.facts)
+        target.send("again")
+        target.wait_ready()
+        assert target.facts == facts
+        target.ask("set 1")
+        if how == "supervisor":
+            os.kill(supervisors(stored)[0], signal.SIGTERM)
+            wait_undone(stored)
+        else:
+            with pytest.raises(StallscopeError, match="has executed a program since"):
+                poking.undo(stored.record.id, tmp_path / "r")
+        end = records.read(stored.path).end
+        assert end is not None
+        assert (end.event, end.by) == ("ended", how)
+        assert "has executed a program since" in (end.detail or "")
+        assert target.ask("read")["word"] == 1
+
+
+@pytest.mark.needs("freeze")
+def test_a_process_that_does_not_answer(tmp_path: Path) -> None:
+    with keeping_its_mmap_lock() as target:
+        done = subprocess.run(
+            [probe.find(probe.POKE), "--pid", str(target.pid), "--deadline", "300"],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=PATIENCE,
+        )
+        assert (done.returncode, done.stdout) == (1, "")
+        assert f"process {target.pid}, or a file system" in done.stderr
+        assert "did not answer in 300 ms" in done.stderr
+
+
 def test_a_process_that_has_ended(tmp_path: Path) -> None:
     with Target("pokes") as target:
         stored = poking.write(plan(target, tmp_path), tmp_path / "r", LONG)
@@ -356,26 +404,83 @@ def test_another_build_is_refused(tmp_path: Path) -> None:
             poking.word_plan(allowed, "word", looking.look(target.pid, allowed), 1)
 
 
+def copied(folder: Path, *command: str) -> Path:
+    """Return a copy of the program that others may run, after a command on it."""
+    copy = folder / probe.POKE
+    shutil.copy(probe.find(probe.POKE), copy)
+    copy.chmod(0o755)
+    folder.chmod(0o755)
+    for parent in list(folder.parents)[:3]:
+        parent.chmod(parent.stat().st_mode | 0o011)
+    if command:
+        subprocess.run([*command, str(copy)], check=True)
+    return copy
+
+
+def run_as_nobody(program: Path, *words: str | int) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*AS_NOBODY, str(program), *map(str, words)], capture_output=True, text=True, check=False
+    )
+
+
 def test_a_user_without_the_right(tmp_path: Path) -> None:
     with Target("pokes") as target:
-        copy = tmp_path / "stallscope-probe"
-        shutil.copy(probe.find(), copy)
-        copy.chmod(0o755)
-        tmp_path.chmod(0o755)
-        for folder in list(tmp_path.parents)[:3]:
-            folder.chmod(folder.stat().st_mode | 0o011)
-        done = subprocess.run(
-            [
-                *("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"),
-                *(str(copy), "poke", "--pid", str(target.pid)),
-            ],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = run_as_nobody(copied(tmp_path), "--pid", target.pid)
         assert done.returncode == 1
         assert len(done.stderr.splitlines()) == 1
-        assert "denied" in done.stderr or "not permitted" in done.stderr
+        assert "permission denied" in done.stderr
+        assert "only root" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("setcap", "cap_sys_ptrace,cap_dac_read_search+ep"), ("chmod", "u+s")],
+    ids=["capabilities", "set-user-ID"],
+)
+def test_a_program_with_rights_of_its_own_does_nothing(
+    tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    """Who may run it would else write to every process."""
+    program = copied(tmp_path, *command)
+    with Target("pokes") as target:
+        identity = looking.look(target.pid, AllowList()).identity
+        record = tmp_path / "record"
+        record.write_text("{}\n")
+        record.chmod(0o600)
+        os.chown(record, NOBODY, NOBODY)
+        word = f"{address(target, 'word'):x}:8:0:1"
+        look = ("--pid", target.pid, "--word", word)
+        for words in (look, (*look, "--process", identity, "--do", "set", "--record", str(record))):
+            done = run_as_nobody(program, *words)
+            assert (done.returncode, done.stdout) == (1, "")
+            assert "it has rights by its file" in done.stderr
+        assert target.ask("read")["word"] == 0
+
+
+def test_a_server_of_another_user(tmp_path: Path) -> None:
+    """Its memory is a file that others may not open, and root is others without capabilities."""
+    with Target("pokes", wrapper=AS_NOBODY) as target:
+        stored = poking.write(plan(target, tmp_path), tmp_path / "r", LONG)
+        assert target.ask("read")["word"] == 1
+        for pid in supervisors(stored):
+            assert held(status(pid)) == {"SYS_PTRACE"} & own()
+        os.kill(supervisors(stored)[0], signal.SIGTERM)
+        assert wait_undone(stored).events[-1].event == "undone"
+        assert target.ask("read")["word"] == 0
+        stored = poking.write(plan(target, tmp_path), tmp_path / "r", None)
+        poking.undo(stored.record.id, tmp_path / "r")
+        assert target.ask("read")["word"] == 0
+
+
+def test_the_user_of_a_process_may(tmp_path: Path) -> None:
+    """As far as yama lets the parent of none: the program is no ancestor of the target."""
+    scope = Path("/proc/sys/kernel/yama/ptrace_scope")
+    if scope.exists() and scope.read_text().strip() != "0":
+        pytest.skip("yama: only the ancestors of a process may")
+    with Target("pokes", wrapper=AS_NOBODY) as target:
+        done = run_as_nobody(copied(tmp_path), "--pid", target.pid)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert json.loads(done.stdout)["pid"] == target.pid
 
 
 def test_a_target_in_a_pid_namespace(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from stallscope.model.capture import Capture
 from tests.root import twins
 from tests.root.support import assert_frames, by_tid, snap
+from tests.support.filesystems import mounted, why_not
 from tests.support.targets import Target, is_static, target_path
 
 __all__: list[str] = []
@@ -101,3 +104,29 @@ def test_debug_file_by_link(changed: bool, tmp_path: Path) -> None:
         assert (module.debug_file is None) == changed
         if not changed:
             assert_frames(capture, target.threads, "linked")
+
+
+@pytest.mark.skipif(why_not("btrfs") is not None, reason=str(why_not("btrfs")))
+def test_subvolumes_repeat_device_and_inode_number(tmp_path: Path) -> None:
+    """Two programs of one btrfs, with the same numbers in ``/proc/PID/maps``, are two files."""
+    with mounted("btrfs", tmp_path) as folder:
+        programs = []
+        for name in ("threads", "threads-static"):
+            volume = folder / name
+            subprocess.run(
+                ["btrfs", "subvolume", "create", str(volume)], check=True, capture_output=True
+            )
+            programs.append(volume / "program")
+            shutil.copy(target_path(name), programs[-1])
+        one, other = programs
+        assert one.stat().st_ino == other.stat().st_ino
+        assert one.stat().st_dev != other.stat().st_dev
+        with (
+            Target("threads", "18", "6", executable=one) as first,
+            Target("threads", "18", "6", executable=other) as second,
+        ):
+            capture = snap(first.pid, "--pid", str(second.pid)).whole
+            assert_frames(capture, first.threads, "program")
+            found = {module.path: module.build_id for module in capture.modules}
+            for program in programs:
+                assert found[str(program)] == twins.build_id(program)

@@ -4,12 +4,18 @@
 from __future__ import annotations
 
 import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from stallscope.model.capture import Label
 from tests.root.support import BACKENDS, assert_unharmed, by_tid, own_frames, snap
 from tests.support.exactstacks import KINDS, Kind, available, capture_stacks
+from tests.support.rights import READABLE
+from tests.support.servers import wait_until
 from tests.support.targets import Target, target_path
 
 __all__: list[str] = []
@@ -91,3 +97,50 @@ def test_zero_in_memory_outside_the_copy_ends_no_stack() -> None:
             assert own_frames(thread, "target-frames") == fact.expected()
             assert (thread.unwind, thread.label) == (unwind, label)
         assert_unharmed(target.pid)
+
+
+PAUSE = """
+.globl _start
+_start:
+    mov $29, %eax # pause; of a 64-bit call it would be shmget
+    int $0x80
+    jmp _start
+.section .note.GNU-stack,"",@progbits
+"""
+MODES = {"code": ("-Wa,--32", "-Wl,-m,elf_i386", "-static"), "call": ("-static-pie",)}
+"""A 32-bit program; and a 64-bit one that makes a 32-bit call."""
+
+
+@contextmanager
+def pausing(folder: Path, mode: str) -> Iterator[int]:
+    """Run a program until it pauses in a 32-bit system call; yield its process."""
+    (folder / "pause.s").write_text(PAUSE)
+    program = folder / "pause"
+    options = [*MODES[mode], "-nostdlib", "-o", str(program), str(folder / "pause.s")]
+    subprocess.run(["gcc", *options], check=True)
+    try:
+        process = subprocess.Popen([*READABLE, str(program)])
+    except OSError as error:
+        pytest.skip(f"this kernel runs no 32-bit programs: {error}")
+
+    def waits() -> bool:
+        if process.poll() is not None:
+            pytest.skip(f"this kernel takes no 32-bit calls: {process.returncode}")
+        return Path(f"/proc/{process.pid}/syscall").read_text().startswith("29 ")
+
+    try:
+        wait_until(waits, "it pauses")
+        yield process.pid
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.small
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("mode", MODES)
+def test_a_32_bit_call_has_no_64_bit_name(tmp_path: Path, mode: str, backend: str) -> None:
+    with pausing(tmp_path, mode) as pid:
+        (thread,) = snap(pid, backend=backend).whole.threads
+    assert thread.syscall is None
+    assert thread.label is not Label.VERIFIED

@@ -19,6 +19,7 @@ __all__ = [
     "link",
     "minidebug",
     "separate",
+    "shift",
     "strip",
 ]
 
@@ -89,7 +90,7 @@ SHT_NOBITS = 8
 PT_LOAD = 1
 
 
-def sections(data: bytes) -> dict[str, tuple[int, int, int]]:
+def sections(data: bytes | bytearray) -> dict[str, tuple[int, int, int]]:
     """Return name → (offset in the file, size, offset of its header)."""
     offset = struct.unpack_from("<Q", data, 0x28)[0]
     count, names_index = struct.unpack_from("<HH", data, 0x3C)
@@ -114,6 +115,23 @@ def end_of_loads(data: bytes) -> int:
         if kind == PT_LOAD:
             ends.append(int(start + length))
     return max(ends)
+
+
+SYMBOL = struct.Struct("<IBBHQQ")
+
+
+def shift(source: Path, twin: Path, name: str, offset: int) -> None:
+    """Move a symbol in both tables."""
+    data = bytearray(source.read_bytes())
+    found = sections(data)
+    for table, names in ((".symtab", ".strtab"), (".dynsym", ".dynstr")):
+        start, size, _ = found[table]
+        for at in range(start, start + size, SYMBOL.size):
+            text, *rest, address, length = SYMBOL.unpack_from(data, at)
+            if data.startswith(name.encode() + b"\0", found[names][0] + text):
+                SYMBOL.pack_into(data, at, text, *rest, address + offset, length)
+    twin.write_bytes(data)
+    twin.chmod(0o755)
 
 
 def damages() -> list[str]:

@@ -11,9 +11,19 @@ from pathlib import Path
 from stallscope.model.rings import SUFFIX
 from stallscope.model.waitkinds import SOURCE_LOST, THRESHOLDS
 
-__all__ = ["COMMANDS", "COMMANDS_AT", "CONSTANT", "SIZE", "VERSION", "made", "of_this_process"]
+__all__ = [
+    "COMMANDS",
+    "COMMANDS_AT",
+    "CONSTANT",
+    "SIZE",
+    "THRESHOLDS_AT",
+    "VERSION",
+    "WORDS",
+    "made",
+    "of_this_process",
+]
 
-VERSION = 1
+VERSION = 2
 PAGE = 4096
 SLOTS = 8
 PART = 16 * PAGE
@@ -25,14 +35,19 @@ def _aligned(offset: int) -> int:
 
 
 # struct stall_ring_header of inproc/ring.h, in which the probe finds each field again.
-CONSTANT = struct.Struct("=8s2I7Q6IiI4Q40s16s256s16sQ")
-COMMANDS = struct.Struct(f"=II{len(THRESHOLDS)}Q")
-LIVE = struct.Struct(f"=4IQ{len(SOURCE_LOST)}Q")
+CONSTANT = struct.Struct("=8s2I7Q6IiI4Q40s16s256s16sQ2I")
+COMMANDS = struct.Struct("=II13Q")
+LIVE = struct.Struct("=4IQ11Q")
 HEAD = struct.Struct("=Q")
+ROOM = 32
+"""For kinds, and for causes of loss: version 1 had them within COMMANDS and LIVE."""
+WORDS = struct.Struct(f"={ROOM}Q")
 COMMANDS_AT = _aligned(CONSTANT.size)
 LIVE_AT = _aligned(COMMANDS_AT + COMMANDS.size)
 HEAD_AT = _aligned(LIVE_AT + LIVE.size)
-SIZE = _aligned(HEAD_AT + HEAD.size)
+THRESHOLDS_AT = _aligned(HEAD_AT + HEAD.size)
+LOST_AT = _aligned(THRESHOLDS_AT + WORDS.size)
+SIZE = _aligned(LOST_AT + WORDS.size)
 SLOT_SIZE = 192
 SLOT_TID_AT = 64
 
@@ -61,16 +76,20 @@ def made(
     size = slots_at + 6 * PART
     data = bytearray(size)
     CONSTANT.pack_into(
-        data, 0, b"STALLRNG", version, SIZE, size,
+        data, 0, b"STALLRNG", version, THRESHOLDS_AT if version == 1 else SIZE, size,
         *(slots_at + PART * part for part in range(6)),
         slots, 512, 64, 64, 512, PAGE,
         pid, os.getuid(), start_time, namespace, created_ns, created_wall_ns,
         boot_id.encode(), comm, b"/usr/sbin/mysqld", b"0.1.0",
-        start_stack,
+        start_stack, *((0, 0) if version == 1 else (len(THRESHOLDS), len(SOURCE_LOST))),
     )  # fmt: skip
-    COMMANDS.pack_into(data, COMMANDS_AT, enabled, 0, *[threshold_ns] * len(THRESHOLDS))
-    losses = [*lost, *[0] * (len(SOURCE_LOST) - len(lost))]
-    LIVE.pack_into(data, LIVE_AT, 2 if ended else 1, len(threads), 0, 0, 987, *losses)
+    thresholds, losses = [threshold_ns] * ROOM, [*lost, *[0] * (ROOM - len(lost))]
+    older = (thresholds[:13], losses[:11]) if version == 1 else ([0] * 13, [0] * 11)
+    COMMANDS.pack_into(data, COMMANDS_AT, enabled, 0, *older[0])
+    LIVE.pack_into(data, LIVE_AT, 2 if ended else 1, len(threads), 0, 0, 987, *older[1])
+    if version != 1:
+        WORDS.pack_into(data, THRESHOLDS_AT, *thresholds)
+        WORDS.pack_into(data, LOST_AT, *losses)
     HEAD.pack_into(data, HEAD_AT, 17)
     for number, (tid, seq) in enumerate(threads):
         at = slots_at + number * SLOT_SIZE

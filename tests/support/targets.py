@@ -138,9 +138,7 @@ class Target:
         )
         self.pid = self._process.pid
         try:
-            while (line := self._line()) != b"ready":
-                self.facts.append(msgspec.json.decode(line, type=Fact))
-            self._settle()
+            self.wait_ready()
         except BaseException:
             self.close()
             raise
@@ -148,6 +146,13 @@ class Target:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def wait_ready(self) -> None:
+        """Read what it knows: after its start, and after it has executed itself again."""
+        self.facts.clear()
+        while (line := self._line()) != b"ready":
+            self.facts.append(msgspec.json.decode(line, type=Fact))
+        self._settle()
 
     @property
     def threads(self) -> list[Fact]:

@@ -52,10 +52,12 @@ SMALL, LARGE, NIGHTLY = "small", "large", "nightly"
 """Sizes: docs/testing.md says what belongs to each."""
 MOST_WORKERS = 4
 """Where there are more CPUs."""
-WORKERS = {"live": 3, "root": 2, "unit": 3, "fuzz": 2}
+WORKERS = {"live": 3, "root": 2, "unit": 3}
 """Processes that share the tests of a folder, on two CPUs."""
 LOWER_PRIORITY = 10
 """Not the lowest: behind a storm of threads in a server, deadlines of a test would pass."""
+FUZZ_HOURS = 2
+"""Of the nightly run: a quarter of an hour of each target."""
 END_SECONDS = 30.0
 """What tests have to undo what they did, when the run is interrupted."""
 
@@ -393,6 +395,12 @@ def random_step() -> Step:
     return Step("random", run, WAITING)
 
 
+def fuzz_step() -> Step:
+    """Return the step that damages the inputs of every reader, led by what code they reach."""
+    hours = f"--hours={FUZZ_HOURS}"
+    return Step("fuzz", lambda work: work.check([CHECKOUT / "scripts/fuzz", hours]), COMPUTING)
+
+
 def kernels_step(names: Sequence[str], expression: str | None, *, update: bool = False) -> Step:
     """Return the step that runs the kernel matrix, all of it where no kernel is named."""
 
@@ -430,7 +438,13 @@ def packages_step() -> Step:
 
 def steps(sizes: Sequence[str]) -> list[Step]:
     """Return what is run of these sizes."""
-    nightly = [random_step(), kernels_step((), None), systems_step(()), packages_step()]
+    nightly = [
+        random_step(),
+        fuzz_step(),
+        kernels_step((), None),
+        systems_step(()),
+        packages_step(),
+    ]
     return [
         *checks(sizes),
         *c_steps(sizes),

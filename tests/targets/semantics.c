@@ -479,6 +479,38 @@ static void try_files(void)
 	free(buffer);
 }
 
+// What a pointer leads to may be unreadable altogether, or from a page on.
+static void try_bad_pointers(void)
+{
+	char *pages = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	int fd = open("file", O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+	char *buffer = calloc(1, BLOCK);
+
+	if (fd < 0 || !buffer || pages == MAP_FAILED || mprotect(pages + 4096, 4096, PROT_NONE))
+		target_die("mmap");
+	struct iovec *hidden = (struct iovec *)(pages + 4096), *edge = hidden - 1;
+	char *endless = pages + 4096 - 8;
+	*edge = (struct iovec){buffer, BLOCK};
+	printf("bad pointers\n");
+	REPORT(preadv(fd, hidden, 2, 0));
+	REPORT(pwritev(fd, hidden, 2, 0));
+	REPORT(pwritev(fd, edge, 1, 0));
+	REPORT(pwritev(fd, edge, 2, 0));
+	REPORT(preadv(fd, edge, 2, 0));
+	memset(endless, 'x', 8);
+	REPORT(unlink(pages + 4096));
+	REPORT(unlink(endless));
+	REPORT(unlinkat(AT_FDCWD, endless, 0));
+	REPORT(rename(endless, "file"));
+	REPORT(rename("file", endless));
+	endless[7] = '\0';
+	REPORT(unlink(endless));
+	REPORT(unlink("file"));
+	munmap(pages, 8192);
+	free(buffer);
+	close(fd);
+}
+
 int main(int argc, char **argv)
 {
 	if (argc < 2 || chdir(argv[1]))
@@ -497,5 +529,6 @@ int main(int argc, char **argv)
 		   PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP);
 	try_conds();
 	try_files();
+	try_bad_pointers();
 	return 0;
 }

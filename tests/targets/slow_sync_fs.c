@@ -6,11 +6,15 @@
 // before they are passed on. A tracer of system calls sees them as one long call, as on a slow
 // disk, which a sleep in a preloaded fsync() would not give. Prints "ready", unmounts at the end of
 // its standard input.
+//
+// With "plain" for the time all of it comes here, and a line of input makes it a disk that does not
+// answer: it takes requests, and prints "stopped".
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/fuse.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -61,6 +65,8 @@ static struct node root = {.lookups = 1};
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static int device;
 static struct timespec delay;
+static bool plain;
+static atomic_bool stopped;
 
 static struct node *node_of(uint64_t id)
 {
@@ -147,8 +153,13 @@ static int open_node(struct node *node, struct open_out *ret)
 	pthread_mutex_lock(&lock);
 	if (!node->opens) {
 		node->file = open(path, O_RDWR | O_CLOEXEC);
+		if (node->file < 0 && plain)
+			node->file = open(path, O_RDONLY | O_CLOEXEC); // a program that runs
 		struct backing_map map = {.fd = node->file};
-		node->backing = node->file < 0 ? -1 : ioctl(device, BACKING_OPEN, &map);
+		if (plain || node->file < 0)
+			node->backing = node->file < 0 ? -1 : 0;
+		else
+			node->backing = ioctl(device, BACKING_OPEN, &map);
 		if (node->backing < 0) {
 			error = -errno;
 			if (node->file >= 0)
@@ -158,7 +169,9 @@ static int open_node(struct node *node, struct open_out *ret)
 	}
 	if (!error) {
 		node->opens++;
-		*ret = (struct open_out){1, OPEN_PASSTHROUGH, node->backing};
+		// What was read stays: else this open would take the pages of programs that run.
+		*ret = (struct open_out){1, plain ? FOPEN_KEEP_CACHE : OPEN_PASSTHROUGH,
+					 node->backing};
 	}
 	pthread_mutex_unlock(&lock);
 	return error;
@@ -170,7 +183,8 @@ static void release(struct node *node)
 	if (!--node->opens) {
 		uint32_t id = node->backing;
 
-		ioctl(device, BACKING_CLOSE, &id);
+		if (!plain)
+			ioctl(device, BACKING_CLOSE, &id);
 		close(node->file);
 		node->file = -1;
 	}
@@ -263,8 +277,27 @@ static int sync_file(struct node *node, bool data)
 	return (data ? fdatasync(node->file) : fsync(node->file)) ? -errno : 0;
 }
 
+static int read_file(struct node *node, const struct fuse_read_in *in, char *ret)
+{
+	ssize_t got = pread(node->file, ret, in->size, in->offset);
+
+	return got < 0 ? -errno : (int)got;
+}
+
+static int write_file(struct node *node, const struct fuse_write_in *in, struct fuse_write_out *ret)
+{
+	ssize_t got = pwrite(node->file, in + 1, in->size, in->offset);
+
+	*ret = (struct fuse_write_out){.size = got};
+	return got < 0 ? -errno : (int)sizeof(*ret);
+}
+
 static int init(const struct fuse_init_in *in, struct init_out *ret)
 {
+	if (plain) {
+		*ret = (struct init_out){.major = 7, .minor = 31, .max_write = WRITE_MAX};
+		return sizeof(*ret);
+	}
 	if (!(in->flags & (1u << 30)) || !(in->flags2 & PASSTHROUGH_2)) // FUSE_INIT_EXT
 		return -EOPNOTSUPP;
 	*ret = (struct init_out){
@@ -344,6 +377,10 @@ static int answer(const struct fuse_in_header *in, void *body, char *ret)
 			error = -errno;
 		return error ?: (int)sizeof(struct open_out);
 	}
+	case FUSE_READ:
+		return read_file(node, body, ret);
+	case FUSE_WRITE:
+		return write_file(node, body, (void *)ret);
 	case FUSE_RELEASE:
 		release(node);
 		return 0;
@@ -435,6 +472,8 @@ static void *serve(void *unused)
 			continue;
 		if (size < 0)
 			return NULL; // unmounted
+		if (stopped)
+			continue;
 		if (without_answer(in, in + 1))
 			continue;
 		out.unique = in->unique;
@@ -453,9 +492,10 @@ int main(int argc, char **argv)
 	char options[160];
 
 	if (argc != 4) {
-		fprintf(stderr, "usage: slow_sync_fs FOLDER MOUNTPOINT MICROSECONDS\n");
+		fprintf(stderr, "usage: slow_sync_fs FOLDER MOUNTPOINT MICROSECONDS|plain\n");
 		return 2;
 	}
+	plain = !strcmp(argv[3], "plain");
 	long long ns = atoll(argv[3]) * 1000;
 	delay = (struct timespec){ns / 1000000000, ns % 1000000000};
 	umask(0);
@@ -483,8 +523,13 @@ int main(int argc, char **argv)
 	printf("ready\n");
 	fflush(stdout);
 	char byte;
-	while (read(0, &byte, 1) > 0)
-		;
+	while (read(0, &byte, 1) > 0) {
+		if (byte != '\n' || stopped)
+			continue;
+		stopped = true;
+		printf("stopped\n");
+		fflush(stdout);
+	}
 	umount2(argv[2], MNT_DETACH);
 	return 0;
 }

@@ -28,7 +28,7 @@ static unsigned int batches, bytes, frames;
 static NOIPA void copy(void)
 {
 	struct stall_ring_stack *stack = recorder_slot_stack(recorder_ring(), thread->index);
-	uint32_t room = recorder_stack_share(recorder_ring()) - sizeof(*stack);
+	uint32_t room = recorder_ring()->layout.stack_stride - sizeof(*stack);
 	struct recorder_place place;
 
 	hook_here(&place);

@@ -146,6 +146,43 @@ def test_no_file_and_no_function_is_long() -> None:
                 begin = 0
 
 
+def test_arrays_grow_in_one_place() -> None:
+    """An array that grows by hand may count by another capacity than it has room for."""
+    grows = [
+        str(path.relative_to(ROOT))
+        for folder in ("pmp", "ebpf", "inproc")
+        for path in sorted((ROOT / folder).rglob("*.[ch]"))
+        if re.search(r"\b(realloc|reallocarray)\s*\(", path.read_text())
+    ]
+    assert grows == ["pmp/base/array.c"]
+
+
+READS_A_PROCESS = re.compile(
+    r"\bprocfd\b|process_vm_readv\(|SYS_openat2|\bf?statx?(?:at)?\(|\breadlink(?:at)?\("
+    r'|open(?:at)?\([^;]*"/proc/%d|"mem"'
+)
+MAY_READ = {
+    "pmp/base/features.c",  # of a child of its own
+    "pmp/base/output.c",  # what it writes
+    "pmp/base/trust.c",  # by the guarded reader
+    "pmp/sources/poll_process.c",  # the number of threads, of a folder of /proc that is open
+}
+
+
+def test_one_reader_of_processes() -> None:
+    """Whatever else reads a process or a path of it may wait for a disk that never answers."""
+    reads = {
+        str(path.relative_to(ROOT))
+        for path in sorted((ROOT / "pmp").rglob("*.[ch]"))
+        if path.parent.name not in ("proc", "poke")  # poke is a program of its own
+        and any(
+            READS_A_PROCESS.search(line.partition("//")[0])
+            for line in path.read_text().splitlines()
+        )
+    }
+    assert reads <= MAY_READ
+
+
 def test_tests_include_no_parent() -> None:
     for path in (ROOT / "tests").rglob("*.[ch]"):
         assert not [i for i in includes(path) if ".." in i.split("/")], path

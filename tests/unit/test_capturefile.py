@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from stallscope.base.errors import StallscopeError
 from stallscope.model import capturefile, captureformat
-from stallscope.model.capture import Capture, LockKind
+from stallscope.model.capture import Capture, Frame, LockKind
 from tests.unit.captures import convoy
 
 
@@ -94,7 +94,7 @@ HUGE_WINDOW = HUGE_WINDOW[:4] + bytes([HUGE_WINDOW[4] & ~0x20, 0xF8]) + HUGE_WIN
         (PACKED + PACKED, "one frame"),
         (HUGE_WINDOW, "damaged"),
         (b"\n\n", "empty"),
-        (changed("capture", schema="stallscope.capture/2"), "cannot be read, only"),
+        (changed("capture", schema="stallscope.capture/3"), "cannot be read, only"),
         (changed("capture", schema="stallscope.capture/1.1"), "cannot be read, only"),
     ],
 )
@@ -227,6 +227,30 @@ def test_imported_capture_keeps_its_origin() -> None:
     records = lines_of(capture)
     assert records[0]["origin"] == "dump.txt"
     assert capturefile.loads(text_of(records), "x").backend == "gdb"
+
+
+def test_names_that_repeat_much_are_written_once() -> None:
+    """Twice a name of 8 KB, of which the second is of another function."""
+    name = "n" * 8000
+    frames = tuple(
+        Frame(symbol=name, linkage=f"_Z{name}", pc=pc, symbol_offset=pc) for pc in range(1, 1001)
+    )
+    other = Frame(symbol=name, pc=5000)
+    thread = msgspec.structs.replace(convoy().threads[0], frames=(*frames, other), lock=None)
+    capture = msgspec.structs.replace(convoy(), threads=(thread,), locks=())
+    records = lines_of(capture)
+    data = capturefile.dumps(capture)
+    assert records[0]["schema"] == "stallscope.capture/2"
+    assert len(data) < 1_000_000
+    assert capturefile.loads(data, "x").threads[0].frames == thread.frames
+
+
+def test_names_are_those_of_an_earlier_frame_alone() -> None:
+    records = lines_of(convoy())
+    at = next(i for i, record in enumerate(records) if record["type"] == "frame")
+    records[at]["same_name"] = 0
+    with pytest.raises(capturefile.CaptureFileError, match="damaged"):
+        capturefile.loads(text_of(records), "x")
 
 
 def test_the_schema_file_is_what_the_reader_insists_on() -> None:

@@ -92,16 +92,17 @@ def understood(arguments: list[str], line: str) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_options_of_the_probe_are_known(page: Path) -> None:
+@pytest.mark.parametrize("name", [probe.PROBE, probe.POKE])
+def test_options_of_the_programs_are_known(page: Path, name: str) -> None:
     used = {
         word.partition("=")[0]
         for line in lines(page)
-        for arguments in invocations(line, "stallscope-probe")
+        for arguments in invocations(line, name)
         for word in arguments
         if word.startswith("--")
     }
     if used:
-        program = str(probe.find())
+        program = str(probe.find(name))
         done = subprocess.run([program, "--help"], capture_output=True, text=True, check=True)
         known = set(re.findall(r"--[a-z][a-z-]+", done.stdout))
         assert used <= known

@@ -2,7 +2,7 @@
 """For any content of a file, each importer returns a result, in time, or an error of one line.
 
 One target an importer: its own examples, torn and mixed with pieces of all formats. Hypothesis
-prints what reproduces a failure; with atheris, coverage leads the same targets (tests/fuzz).
+prints what reproduces a failure. For hours: tests/fuzz/fuzz_readers.py.
 """
 
 from __future__ import annotations

@@ -105,32 +105,30 @@ def test_too_many(tmp_path: Path) -> None:
 
 def test_too_large(tmp_path: Path) -> None:
     with pytest.raises(AllowListError, match="larger than"):
-        allowlist.load(written(tmp_path, b"#" * ((1 << 20) + 1)))
+        allowlist.load(written(tmp_path, b"#" * ((4 << 20) + 1)))
 
 
-@pytest.mark.parametrize("mode", [0o620, 0o602, 0o666])
+@pytest.mark.parametrize("mode", [0o602, 0o666])
 def test_others_can_write_to_it(tmp_path: Path, mode: int) -> None:
     path = written(tmp_path, GOOD)
     path.chmod(mode)
-    with pytest.raises(AllowListError, match="others can write to it"):
+    with pytest.raises(AllowListError, match="can be written to by"):
         allowlist.load(path)
 
 
 def test_others_can_replace_it(tmp_path: Path) -> None:
     path = written(tmp_path, GOOD)
     tmp_path.chmod(0o777)
-    with pytest.raises(AllowListError, match="others can replace it"):
+    with pytest.raises(AllowListError, match="can be written to by others"):
         allowlist.load(path)
     tmp_path.chmod(0o700)
 
 
 def test_no_file(tmp_path: Path) -> None:
     written(tmp_path, GOOD)
-    link = tmp_path / "link"
-    link.symlink_to(tmp_path / "list.toml")
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe, 0o600)
-    for path in (link, pipe, tmp_path, tmp_path / "none"):
+    for path in (pipe, tmp_path, tmp_path / "none"):
         with pytest.raises(AllowListError):
             allowlist.load(path)
 
@@ -139,7 +137,7 @@ def test_no_file(tmp_path: Path) -> None:
 def test_of_somebody_else(tmp_path: Path) -> None:
     path = written(tmp_path, GOOD)
     os.chown(path, 65534, 65534)
-    with pytest.raises(AllowListError, match="it belongs to user 65534"):
+    with pytest.raises(AllowListError, match="belongs to user 65534"):
         allowlist.load(path)
 
 

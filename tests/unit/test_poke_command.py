@@ -139,6 +139,23 @@ def test_an_answer_that_cannot_be_understood(monkeypatch: pytest.MonkeyPatch) ->
             looking.look(1, allowlist.load())
 
 
+@pytest.mark.parametrize(
+    ("identity", "found"),
+    [
+        (f"1:2:3:{'a' * 64}", "new"),
+        (f"1:2:3:{'a' * 64}:{'b' * 64}", "new"),  # the record is of a version without the last part
+        (f"1:2:3:{'c' * 64}", "ended"),
+        (f"1:2:4:{'a' * 64}", "ended"),
+    ],
+)
+def test_what_a_change_is_now(identity: str, found: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = {"pid": 4711, "identity": identity, "start_time": 1, "base": 3, "state": "S"}
+    answer |= {"exe": "/x", "head": "", "words": [{"address": 4096, "size": 8, "value": 1}]}
+    out = json.dumps(answer).encode()
+    monkeypatch.setattr(looking.probe, "run", lambda *_, **__: out)  # type: ignore[attr-defined]
+    assert looking.change_is(record()) == found
+
+
 def test_states_as_text() -> None:
     stored = Stored(Path("x"), record(seconds=60.0), (Event("written"),))
     said = {

@@ -118,6 +118,31 @@ def test_a_probe_that_is_no_program(fake_probe: Path) -> None:
         probe.run([], seconds=PATIENCE)
 
 
+def test_the_program_that_writes_has_a_name_of_its_own(
+    fake_probe: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    program = tmp_path / "poke"
+    monkeypatch.setenv("STALLSCOPE_POKE", str(program))
+    with pytest.raises(probe.ProbeMissingError, match=r"^STALLSCOPE_POKE="):
+        probe.find(probe.POKE)
+    line = "stallscope-poke: CAP_SYS_PTRACE is missing; see stallscope-poke --help"
+    python_program(program, f"import sys; sys.exit({line!r})")
+    with pytest.raises(probe.ProbeError) as error:
+        probe.run([], seconds=PATIENCE, program=probe.POKE)
+    # No advice to give it capabilities.
+    assert str(error.value) == "CAP_SYS_PTRACE is missing; see `stallscope poke --help`"
+
+
+def test_a_program_of_the_package_that_is_for_root(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    packaged = fake_checkout(tmp_path, monkeypatch) / "stallscope" / "_bin" / probe.POKE
+    packaged.parent.mkdir()
+    packaged.touch(mode=0o600)
+    with pytest.raises(probe.ProbeMissingError, match=f"^{packaged}: you may not run it: do this"):
+        probe.find(probe.POKE)
+
+
 def fake_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("STALLSCOPE_PROBE", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
