@@ -144,22 +144,23 @@ void stall_idle_child_destroy(pid_t child)
 
 union control {
 	struct cmsghdr header;
-	char space[CMSG_SPACE(sizeof(int))];
+	char space[CMSG_SPACE(STALL_MAX_DESCRIPTORS * sizeof(int))];
 };
 
-ssize_t stall_send_descriptor(int socket, struct iovec *parts, size_t count, int fd, int flags)
+ssize_t stall_send_descriptors(int socket, struct iovec *parts, size_t count, const int *fds,
+			       size_t fd_count, int flags)
 {
 	union control control = {};
 	struct msghdr message = {.msg_iov = parts, .msg_iovlen = count};
 	ssize_t n;
 
-	if (fd >= 0) {
+	if (fd_count) {
 		message.msg_control = &control;
-		message.msg_controllen = sizeof(control);
+		message.msg_controllen = CMSG_LEN(fd_count * sizeof(int));
 		control.header.cmsg_level = SOL_SOCKET;
 		control.header.cmsg_type = SCM_RIGHTS;
-		control.header.cmsg_len = CMSG_LEN(sizeof(int));
-		memcpy(CMSG_DATA(&control.header), &fd, sizeof(int));
+		control.header.cmsg_len = CMSG_LEN(fd_count * sizeof(int));
+		memcpy(CMSG_DATA(&control.header), fds, fd_count * sizeof(int));
 	}
 	do {
 		n = sendmsg(socket, &message, flags | MSG_NOSIGNAL);
@@ -167,23 +168,35 @@ ssize_t stall_send_descriptor(int socket, struct iovec *parts, size_t count, int
 	return n;
 }
 
-ssize_t stall_receive_descriptor(int socket, struct iovec *parts, size_t count, int *ret_fd)
+ssize_t stall_send_descriptor(int socket, struct iovec *parts, size_t count, int fd, int flags)
+{
+	return stall_send_descriptors(socket, parts, count, &fd, fd >= 0, flags);
+}
+
+ssize_t stall_receive_descriptors(int socket, struct iovec *parts, size_t count, int *ret_fds,
+				  size_t fd_count)
 {
 	union control control;
 	struct msghdr message = {
 		.msg_iov = parts,
 		.msg_iovlen = count,
 		.msg_control = &control,
-		.msg_controllen = sizeof(control),
+		// The padding of CMSG_SPACE() has room for one more, which nobody would close.
+		.msg_controllen = CMSG_LEN(fd_count * sizeof(int)),
 	};
 	ssize_t n;
 
-	*ret_fd = -1;
+	memset(ret_fds, -1, fd_count * sizeof(int));
 	do {
 		n = recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
 	} while (n < 0 && errno == EINTR);
 	struct cmsghdr *cmsg = n > 0 ? CMSG_FIRSTHDR(&message) : NULL;
 	if (cmsg && cmsg->cmsg_level == SOL_SOCKET && cmsg->cmsg_type == SCM_RIGHTS)
-		memcpy(ret_fd, CMSG_DATA(cmsg), sizeof(int));
+		memcpy(ret_fds, CMSG_DATA(cmsg), cmsg->cmsg_len - CMSG_LEN(0));
 	return n;
+}
+
+ssize_t stall_receive_descriptor(int socket, struct iovec *parts, size_t count, int *ret_fd)
+{
+	return stall_receive_descriptors(socket, parts, count, ret_fd, 1);
 }

@@ -31,11 +31,18 @@ pid_t stall_idle_child_create(void);
 // Keeps errno.
 void stall_idle_child_destroy(pid_t child);
 
-// Sends the parts as one message, with a descriptor where `fd` is one. `flags` as of sendmsg(2).
-// Returns as that does.
+#define STALL_MAX_DESCRIPTORS 2 // of one message
+
+// Sends the parts as one message, with descriptors. `flags` as of sendmsg(2). Returns as that does.
+ssize_t stall_send_descriptors(int socket, struct iovec *parts, size_t count, const int *fds,
+			       size_t fd_count, int flags);
+// With one where `fd` is one.
 ssize_t stall_send_descriptor(int socket, struct iovec *parts, size_t count, int fd, int flags);
 
-// Receives one message; `ret_fd` is -1 where no descriptor came with it. Returns as recvmsg(2).
+// Receives one message, with `fd_count` descriptors at most: what is missing is -1. Returns as
+// recvmsg(2).
+ssize_t stall_receive_descriptors(int socket, struct iovec *parts, size_t count, int *ret_fds,
+				  size_t fd_count);
 ssize_t stall_receive_descriptor(int socket, struct iovec *parts, size_t count, int *ret_fd);
 
 #endif

@@ -16,7 +16,6 @@
 // linux/magic.h of older systems lacks some.
 #define XFS_MAGIC 0x58465342
 #define ZFS_MAGIC 0x2fc12fc1
-#define FUSE_MAGIC 0x65735546
 #define CIFS_MAGIC 0xff534d42
 #define SMB2_MAGIC 0xfe534d42
 #define BCACHEFS_MAGIC 0xca451a4e
@@ -35,7 +34,7 @@ static const struct {
 	{NFS_SUPER_MAGIC, "nfs"},
 	{F2FS_SUPER_MAGIC, "f2fs"},
 	{ZFS_MAGIC, "zfs"},
-	{FUSE_MAGIC, "fuse"},
+	{FUSE_SUPER_MAGIC, "fuse"},
 	{CIFS_MAGIC, "cifs"},
 	{SMB2_MAGIC, "smb"},
 	{BCACHEFS_MAGIC, "bcachefs"},

@@ -100,7 +100,7 @@ bool stall_path_answer(int socket)
 	_cleanup_close_ int fd = -1, unwanted = -1;
 	struct request request;
 	struct answer answer = {};
-	struct iovec in = {&request, sizeof(request)}, out = {&answer, sizeof(answer)};
+	struct iovec in = {&request, sizeof(request)};
 
 	if (stall_receive_descriptor(socket, &in, 1, &unwanted) != (ssize_t)sizeof(request))
 		return false;
@@ -114,8 +114,12 @@ bool stall_path_answer(int socket)
 		snprintf(answer.text, sizeof(answer.text), "%s", err->message);
 	}
 	stall_error_destroy(err);
-	// Not blocking: a child that does not read its answers fills its own queue.
 	// A file whose path could not be opened goes back no more than any other that failed.
-	return stall_send_descriptor(socket, &out, 1, answer.errnum ? -1 : fd, MSG_DONTWAIT) ==
-	       (ssize_t)sizeof(answer);
+	int errnum = answer.errnum ? answer.errnum
+				   : stall_path_pass(socket, &answer, sizeof(answer), fd);
+	if (!errnum)
+		return true;
+	answer.errnum = errnum;
+	// Not blocking: a child that does not read its answers fills its own queue.
+	return !stall_path_pass(socket, &answer, sizeof(answer), -1);
 }

@@ -7,9 +7,12 @@
 #include <limits.h>
 #include <linux/magic.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/sysmacros.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
+#include "base/child_process.h"
 #include "base/cleanup.h"
 #include "proc/read_call.h"
 
@@ -184,6 +187,32 @@ struct stall_error *stall_path_real(const struct stall_path *path, unsigned int 
 
 	ret[0] = '\0';
 	return open_with_text(path, how | STALL_PATH_READ | STALL_PATH_NAME, &fd, NULL, ret, size);
+}
+
+static int pass_by_child(int socket, const void *bytes, size_t size, int fd)
+{
+	struct stall_path_status status;
+	struct stall_read_call call = {
+		.cause = cause_of(NULL, stall_fd_status(fd, &status) ? status.dev : 0),
+		.message = {.op = STALL_PASS_FILE, .size = size},
+		.in = bytes,
+		.given = fd,
+		.to = socket,
+	};
+	_cleanup_error_ struct stall_error *err = stall_read_call(&call);
+
+	if (err)
+		return err->code == STALL_ERROR_LATE ? ETIME : EIO;
+	return call.message.status;
+}
+
+int stall_path_pass(int socket, const void *bytes, size_t size, int fd)
+{
+	struct iovec part = {(void *)bytes, size};
+
+	if (fd >= 0 && fcntl(fd, F_GETFL) & O_PATH)
+		return pass_by_child(socket, bytes, size, fd);
+	return stall_send_descriptor(socket, &part, 1, fd, MSG_DONTWAIT) < 0 ? errno : 0;
 }
 
 struct stall_error *stall_path_status(const struct stall_path *path, unsigned int how,

@@ -26,10 +26,17 @@ struct stall_path {
 #define STALL_PATH_IN_ROOT (-1001)    // in the target's own root, or in ours: links stay in it
 #define STALL_PATH_FIRST_ROOT (-2000) // of stall_path_add_root(), and those below it
 
-// *ret_fd: for reading, or with O_PATH for the status alone; `ret_status` may be NULL. An errno that the kernel
-// gave is that of the error; EINVAL: not a regular file. STALL_ERROR_LATE: it does not answer.
+// *ret_fd: for reading, or with O_PATH: for the status alone, and of a file whose close(2) may wait
+// (stall_path_pass()), but for children, which can be left behind. `ret_status` may be NULL. An errno
+// that the kernel gave is that of the error; EINVAL: not a regular file. STALL_ERROR_LATE: it does not
+// answer.
 struct stall_error *stall_path_open(const struct stall_path *path, unsigned int how, int *ret_fd,
 				    struct stall_path_status *ret_status);
+
+// Sends the bytes as one message, with an open file for reading; does not block. Of a file on a file
+// system that a program serves (FUSE), this process has O_PATH alone: the reading child opens it and
+// sends it. Returns an errno; ETIME: its disk does not answer.
+int stall_path_pass(int socket, const void *bytes, size_t size, int fd);
 
 // A folder that the user has named, or one of the system: all in it may be read with the rights of
 // this process. *ret is for the `folder` of a stall_path, in this process and in its children; a name

@@ -3,8 +3,13 @@
 #ifndef STALL_PATH_STATUS_H
 #define STALL_PATH_STATUS_H
 
+#include <linux/magic.h>
 #include <stdbool.h>
 #include <stdint.h>
+
+#ifndef FUSE_SUPER_MAGIC
+#define FUSE_SUPER_MAGIC 0x65735546 // Linux 5.15
+#endif
 
 enum stall_path_how {
 	STALL_PATH_STATUS,	 // its status alone
@@ -18,6 +23,8 @@ enum stall_path_how {
 		32, // does not change the time of its last access, where that is possible
 	STALL_PATH_TRUSTED = 64, // that nobody else can change (base/trust.h)
 	STALL_PATH_NAME = 128,	 // and what its path is without links
+	// With O_PATH alone where a close(2) of what is open for reading may wait (stall_path_pass()).
+	STALL_PATH_NO_WAIT = 256,
 };
 
 // As of statx(2), which asks no server of a network. Of a link of /proc/PID/fd, what it leads to.

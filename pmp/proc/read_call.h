@@ -24,7 +24,8 @@ struct stall_read_call {
 	struct stall_read_cause cause;
 	struct stall_read_message message; // the request, and then the answer
 	int given;			   // a descriptor that goes with it, or -1
-	const void *in;			   // a path of message.size bytes, or message.count numbers
+	int to;				   // a socket, of STALL_PASS_FILE
+	const void *in;			   // message.size bytes, or message.count numbers
 	void *out;			   // gets the answer's bytes, at most out_size
 	size_t out_size;
 	struct stall_path_status status; // of the answer

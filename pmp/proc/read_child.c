@@ -247,7 +247,8 @@ static struct stall_error *late_error(const struct stall_read_cause *cause)
 // `*ret_status`: the child's errno. STALL_ERROR_AGAIN: it died (of memory pressure), and with it
 // what was put into its memory.
 static struct stall_error *send_request(const struct stall_read_cause *cause,
-					struct stall_read_message *message, int given, int *ret_fd,
+					struct stall_read_message *message,
+					const int given[STALL_READ_GIVEN], int *ret_fd,
 					int *ret_status)
 {
 	uint64_t patience = stall_late_reads_patience(cause, readers.patience_ns);
@@ -260,12 +261,12 @@ static struct stall_error *send_request(const struct stall_read_cause *cause,
 	if (!patience)
 		return late_error(cause);
 	readers.child.region->settled = 0;
-	bool alive = stall_read_send(readers.child.socket, message, given);
+	bool alive = stall_read_send(readers.child.socket, message, given, STALL_READ_GIVEN);
 	if (alive && !wait_for_answer(patience)) {
 		abandon(cause);
 		return late_error(cause);
 	}
-	if (!alive || !stall_read_receive(readers.child.socket, message, &fd)) {
+	if (!alive || !stall_read_receive(readers.child.socket, message, &fd, 1)) {
 		end_child(&readers.child);
 		return stall_error_create(STALL_ERROR_AGAIN, "the reading process ended");
 	}
@@ -411,7 +412,9 @@ static struct stall_error *read_some(const struct stall_target *target, struct s
 		.pid = target->reader,
 		.count = (uint32_t)fill(region, reads, count),
 	};
-	err = send_request(&cause, &message, *by_file ? target->procfd : -1, NULL, ret_status);
+	const int given[STALL_READ_GIVEN] = {*by_file ? target->procfd : -1, -1};
+
+	err = send_request(&cause, &message, given, NULL, ret_status);
 	if (err)
 		return err;
 	*ret = take(region, reads, region->settled);
@@ -505,6 +508,12 @@ size_t stall_read_child_range(const struct stall_target *target, uint64_t addres
 
 /* Requests. */
 
+static void get_given(const struct stall_read_call *call, int ret[STALL_READ_GIVEN])
+{
+	ret[STALL_READ_FROM] = call->given;
+	ret[STALL_READ_TO] = call->message.op == STALL_PASS_FILE ? call->to : -1;
+}
+
 // Puts what goes with the request into the child's memory.
 static void put(struct stall_read_region *region, const struct stall_read_call *call)
 {
@@ -529,11 +538,13 @@ static struct stall_error *answer_here(struct stall_read_call *call)
 {
 	static struct stall_read_region *region;
 	static int file = -1;
+	int given[STALL_READ_GIVEN];
 
 	if (!region && !(region = malloc(sizeof(*region))))
 		return &stall_enomem;
 	put(region, call);
-	call->message.status = stall_read_answer(region, &call->message, call->given, &file);
+	get_given(call, given);
+	call->message.status = stall_read_answer(region, &call->message, given, &file);
 	take_answer(region, call);
 	if (call->message.op == STALL_OPEN_PATH) {
 		call->fd = file;
@@ -546,8 +557,9 @@ static struct stall_error *call_child(struct stall_read_call *call)
 {
 	const struct stall_read_message request = call->message;
 	struct stall_error *err = NULL;
-	int status;
+	int given[STALL_READ_GIVEN], status;
 
+	get_given(call, given);
 	for (int attempt = 0; attempt < 2; attempt++) {
 		stall_error_destroy(err);
 		call->message = request;
@@ -555,7 +567,7 @@ static struct stall_error *call_child(struct stall_read_call *call)
 		if (err)
 			return err;
 		put(readers.child.region, call);
-		err = send_request(&call->cause, &call->message, call->given, &call->fd, &status);
+		err = send_request(&call->cause, &call->message, given, &call->fd, &status);
 		if (!err)
 			take_answer(readers.child.region, call);
 		if (!err || err->code != STALL_ERROR_AGAIN || request.op == STALL_READ_FILE)
@@ -569,6 +581,9 @@ struct stall_error *stall_read_call(struct stall_read_call *call)
 	call->fd = -1;
 	if (!is_ours())
 		return answer_here(call);
+	// This process may not be kept, at its exit either.
+	if (call->message.op == STALL_OPEN_PATH)
+		call->message.how |= STALL_PATH_NO_WAIT;
 	pthread_mutex_lock(&lock);
 	struct stall_error *err = call_child(call);
 	pthread_mutex_unlock(&lock);

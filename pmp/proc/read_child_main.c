@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -21,18 +22,23 @@
 
 #define BATCH 512 // ranges a call; the kernel takes 1024 (UIO_MAXIOV)
 
-bool stall_read_send(int socket, const struct stall_read_message *message, int fd)
+bool stall_read_send(int socket, const struct stall_read_message *message, const int *fds,
+		     size_t fd_count)
 {
 	struct iovec part = {(void *)message, sizeof(*message)};
 
-	return stall_send_descriptor(socket, &part, 1, fd, 0) == (ssize_t)sizeof(*message);
+	while (fd_count && fds[fd_count - 1] < 0)
+		fd_count--;
+	return stall_send_descriptors(socket, &part, 1, fds, fd_count, 0) ==
+	       (ssize_t)sizeof(*message);
 }
 
-bool stall_read_receive(int socket, struct stall_read_message *ret, int *ret_fd)
+bool stall_read_receive(int socket, struct stall_read_message *ret, int *ret_fds, size_t fd_count)
 {
 	struct iovec part = {ret, sizeof(*ret)};
 
-	return stall_receive_descriptor(socket, &part, 1, ret_fd) == (ssize_t)sizeof(*ret);
+	return stall_receive_descriptors(socket, &part, 1, ret_fds, fd_count) ==
+	       (ssize_t)sizeof(*ret);
 }
 
 // One call. Marks what was read and returns how many ranges are settled (at least one, since the
@@ -219,6 +225,12 @@ static void read_name(int fd, struct stall_read_region *region, struct stall_rea
 	region->copy[message->size++] = '\0';
 }
 
+// Its close(2) asks the program that serves it, and waits for the answer, also at an exit.
+static bool waits_at_close(const struct stall_path_status *status)
+{
+	return status->filesystem == FUSE_SUPER_MAGIC;
+}
+
 static int open_path(struct stall_read_region *region, struct stall_read_message *message,
 		     int folder, int *ret)
 {
@@ -238,13 +250,15 @@ static int open_path(struct stall_read_region *region, struct stall_read_message
 	if (message->how & STALL_PATH_PUBLIC &&
 	    !(status->mode & (S_IROTH | S_IXUSR | S_IXGRP | S_IXOTH)))
 		return EACCES;
-	if (how == STALL_PATH_STATUS) {
+	if (message->how & STALL_PATH_NAME)
+		read_name(fd, region, message);
+	if (how == STALL_PATH_STATUS ||
+	    (how == STALL_PATH_READ && message->how & STALL_PATH_NO_WAIT &&
+	     waits_at_close(status))) {
 		*ret = fd;
 		fd = -1;
 		return 0;
 	}
-	if (message->how & STALL_PATH_NAME)
-		read_name(fd, region, message);
 	*ret = open_again(fd, message->how);
 	return *ret < 0 ? errno : 0;
 }
@@ -294,29 +308,46 @@ static void list_descriptors(struct stall_read_region *region, int procfd,
 	message->size = used;
 }
 
-int stall_read_answer(struct stall_read_region *region, struct stall_read_message *message,
-		      int given, int *file)
+// It is closed before the answer: a wait for that is one of this request.
+static int pass_file(const struct stall_read_region *region,
+		     const struct stall_read_message *message, const int given[STALL_READ_GIVEN])
 {
+	_cleanup_close_ int file = open_again(given[STALL_READ_FROM], STALL_PATH_READ);
+	struct iovec part = {(void *)region->copy, message->size};
+
+	if (file < 0 ||
+	    stall_send_descriptor(given[STALL_READ_TO], &part, 1, file, MSG_DONTWAIT) < 0)
+		return errno;
+	return 0;
+}
+
+int stall_read_answer(struct stall_read_region *region, struct stall_read_message *message,
+		      const int given[STALL_READ_GIVEN], int *file)
+{
+	int from = given[STALL_READ_FROM];
+
 	switch (message->op) {
 	case STALL_READ_MEMORY:
 		return read_ranges(region, message->pid, message->count);
 	case STALL_READ_MEMORY_FILE:
-		return read_ranges_of_file(region, given, message->count);
+		return read_ranges_of_file(region, from, message->count);
 	case STALL_OPEN_FILE:
 		stall_closep(file);
-		*file = openat(given, (const char *)region->copy, O_RDONLY | O_CLOEXEC);
+		*file = openat(from, (const char *)region->copy, O_RDONLY | O_CLOEXEC);
 		return *file < 0 ? errno : 0;
 	case STALL_READ_FILE:
 		return read_file(region, *file, message);
 	case STALL_OPEN_PATH:
 		stall_closep(file);
 		*file = -1;
-		return open_path(region, message, given, file);
+		return open_path(region, message, from, file);
 	case STALL_LIST_FOLDER:
-		return list_folder(region, given, message);
+		return list_folder(region, from, message);
 	case STALL_LIST_DESCRIPTORS:
-		list_descriptors(region, given, message);
+		list_descriptors(region, from, message);
 		return 0;
+	case STALL_PASS_FILE:
+		return pass_file(region, message, given);
 	}
 	return EINVAL;
 }
@@ -324,7 +355,7 @@ int stall_read_answer(struct stall_read_region *region, struct stall_read_messag
 _Noreturn void stall_read_child_main(struct stall_read_region *region, int socket, pid_t parent)
 {
 	struct stall_read_message message;
-	int given, file = -1;
+	int given[STALL_READ_GIVEN], file = -1;
 
 	stall_child_set_signals();
 	stall_child_keep_only(&socket, 1);
@@ -333,10 +364,11 @@ _Noreturn void stall_read_child_main(struct stall_read_region *region, int socke
 	// It may have been killed before that.
 	if (getppid() != parent)
 		_exit(0);
-	while (stall_read_receive(socket, &message, &given)) {
+	while (stall_read_receive(socket, &message, given, STALL_READ_GIVEN)) {
 		message.status = stall_read_answer(region, &message, given, &file);
-		stall_closep(&given);
-		if (!stall_read_send(socket, &message, message.op == STALL_OPEN_PATH ? file : -1))
+		for (size_t i = 0; i < STALL_READ_GIVEN; i++)
+			stall_closep(&given[i]);
+		if (!stall_read_send(socket, &message, &file, message.op == STALL_OPEN_PATH))
 			break;
 		// What is open holds its file system.
 		if (message.op == STALL_OPEN_PATH ||

@@ -24,6 +24,13 @@ enum stall_read_op {
 	STALL_OPEN_PATH,
 	STALL_LIST_FOLDER,
 	STALL_LIST_DESCRIPTORS,
+	STALL_PASS_FILE,
+};
+
+enum stall_read_given {	 // descriptors that go with a request; -1: none
+	STALL_READ_FROM, // a folder, or an open file
+	STALL_READ_TO,	 // a socket
+	STALL_READ_GIVEN,
 };
 
 enum stall_read_below { // where links stay
@@ -71,9 +78,10 @@ struct stall_read_region {
 	uint8_t copy[STALL_READ_COPY];	 // of what goes to memory that the child has not; a path
 };
 
-bool stall_read_send(int socket, const struct stall_read_message *message, int fd);
-// False: the other side has ended. `ret_fd`: -1 where none came with it.
-bool stall_read_receive(int socket, struct stall_read_message *ret, int *ret_fd);
+bool stall_read_send(int socket, const struct stall_read_message *message, const int *fds,
+		     size_t fd_count);
+// False: the other side has ended. What did not come with it is -1.
+bool stall_read_receive(int socket, struct stall_read_message *ret, int *ret_fds, size_t fd_count);
 
 // By pread(2) of /proc/PID/mem; `done` says how far it came.
 void stall_read_range(int fd, struct stall_read_range *range);
@@ -81,7 +89,7 @@ void stall_read_range(int fd, struct stall_read_range *range);
 // What the request asks for; returns an errno. `given` came with it. `*file` stays open between two
 // messages, or goes with the answer.
 int stall_read_answer(struct stall_read_region *region, struct stall_read_message *message,
-		      int given, int *file);
+		      const int given[STALL_READ_GIVEN], int *file);
 
 // What the child runs: it answers until the socket closes.
 _Noreturn void stall_read_child_main(struct stall_read_region *region, int socket, pid_t parent);

@@ -15,6 +15,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "proc/path_broker.h"
+#include "proc/path_open.h"
 #include "proc/proc_stat.h"
 #include "sandbox/sandbox.h"
 #include "unwind/debug_file.h"
@@ -59,12 +60,12 @@ static bool stop_child(struct stall_worker *worker)
 }
 
 static bool send_answer(struct stall_worker *worker, const struct stall_protocol_message *message,
-			const void *data, size_t size, int fd)
+			const void *data, size_t size)
 {
 	struct iovec parts[2] = {{(void *)message, sizeof(*message)}, {(void *)data, size}};
 
 	// Not blocking: a worker that floods us with requests fills its own queue.
-	return stall_send_descriptor(worker->socket, parts, size ? 2 : 1, fd, MSG_DONTWAIT) >= 0;
+	return stall_send_descriptor(worker->socket, parts, size ? 2 : 1, -1, MSG_DONTWAIT) >= 0;
 }
 
 enum outcome { OUTCOME_MESSAGE, OUTCOME_DIED, OUTCOME_STUCK, OUTCOME_LATE };
@@ -220,15 +221,17 @@ unsigned int stall_worker_missing_layers(const struct stall_worker *worker)
 static bool answer_file(struct stall_worker *worker, const struct stall_job_layout *layout,
 			const struct stall_protocol_message *question)
 {
-	struct stall_protocol_message answer = {.type = STALL_PROTOCOL_FILE, .status = ENOENT};
+	struct stall_protocol_message answer = {.type = STALL_PROTOCOL_FILE};
 	uint32_t process, module;
 	int fd = -1;
 
 	if (stall_job_module(layout, question->module, &process, &module))
 		fd = layout->snapshot->processes[process].maps->modules[module].fd;
-	if (fd >= 0)
-		answer.status = 0;
-	return send_answer(worker, &answer, NULL, 0, fd);
+	int errnum = fd < 0 ? ENOENT : stall_path_pass(worker->socket, &answer, sizeof(answer), fd);
+	if (!errnum)
+		return true;
+	answer.status = errnum;
+	return send_answer(worker, &answer, NULL, 0);
 }
 
 static bool answer_read(struct stall_worker *worker, const struct stall_job_layout *layout,
@@ -240,7 +243,7 @@ static bool answer_read(struct stall_worker *worker, const struct stall_job_layo
 	if (stall_job_has_process(layout, question->process) && ++worker->reads <= MAX_READS)
 		answer.size = stall_snapshot_read(layout->snapshot, question->process,
 						  question->address, page, sizeof(page));
-	return send_answer(worker, &answer, page, answer.size, -1);
+	return send_answer(worker, &answer, page, answer.size);
 }
 
 static void note_seen(struct stall_worker *worker, const struct stall_job_layout *layout)
@@ -267,7 +270,7 @@ static enum outcome serve(struct stall_worker *worker, const struct stall_job_la
 
 	worker->reads = 0;
 	note_seen(worker, layout);
-	if (!send_answer(worker, &message, NULL, 0, -1))
+	if (!send_answer(worker, &message, NULL, 0))
 		return OUTCOME_DIED;
 	for (;;) {
 		enum outcome outcome = receive(worker, until, &message);

@@ -15,9 +15,11 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/child_process.h"
 #include "base/cleanup.h"
 #include "check.h"
 #include "sandbox/untrusted.h"
@@ -243,8 +245,27 @@ static void test_untrusted(void)
 	CHECK(!memcmp(got, "\7\7\7\0", 4));
 }
 
+// What a child sends beyond what it was asked for stays with no one.
+static void test_descriptors(void)
+{
+	char byte = 'x';
+	struct iovec part = {&byte, 1};
+	int sockets[2], got, two[2] = {0, 0};
+
+	CHECK_INT(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets), 0);
+	CHECK_INT(stall_send_descriptors(sockets[0], &part, 1, two, 2, 0), 1);
+	CHECK_INT(stall_receive_descriptor(sockets[1], &part, 1, &got), 1);
+	int next = dup(0);
+	CHECK_INT(next, got + 1);
+	close(next);
+	close(got);
+	close(sockets[0]);
+	close(sockets[1]);
+}
+
 int main(void)
 {
+	test_descriptors();
 	test_sandbox();
 	test_layers();
 	test_untrusted();

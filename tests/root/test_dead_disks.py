@@ -82,7 +82,7 @@ def test_its_program(backend: str) -> None:
 
 
 def test_its_program_while_it_is_served() -> None:
-    """The file is open, and its pages are read when it is needed."""
+    """What was read of its files is used. They are open: to close them would take an answer."""
     with (
         on_dead_disk() as (target, _, stop),
         serving(target.pid, "bpf", "--deadline", "5000") as process,
@@ -91,7 +91,7 @@ def test_its_program_while_it_is_served() -> None:
         captures = [ask_snap(process) for _ in range(2)]
     for capture in captures:
         assert len(capture.threads) >= 11
-        assert capture.notes
+        assert all(thread.frames for thread in capture.threads)
 
 
 def test_a_folder_of_debug_files() -> None:
