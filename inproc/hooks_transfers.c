@@ -8,6 +8,7 @@
 
 #include "inproc/hooks_wait.h"
 #include "inproc/raw_call.h"
+#include "inproc/recorder_stats.h"
 
 #define LARGE 16384
 #define MAX_IOVECS 8 // that are added up, as the BPF programs do
@@ -37,8 +38,7 @@ static __attribute__((noinline)) bool begin_unknown(struct hook *hook, struct re
 
 	if (!hook_enter(hook))
 		return false;
-	// The kernel's struct stat is that of glibc on x86-64; fstat() is none of glibc 2.17's.
-	if (wait->kind == STALL_WAIT_WRITE && !raw_call2(SYS_fstat, wait->fd, &st)) {
+	if (wait->kind == STALL_WAIT_WRITE && recorder_file_status(wait->fd, &st)) {
 		wait->st = &st;
 		if (is_extension(&st, wait->value + wait->size))
 			wait->kind = STALL_WAIT_EXTEND;

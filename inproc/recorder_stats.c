@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "inproc/recorder_stats.h"
 
+#include <fcntl.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <sys/sysmacros.h>
 
 #define MAX_TRIES 4 // to raise a maximum that others raise too
@@ -134,6 +134,25 @@ static uint64_t hash_path(const char *path)
 	return hash;
 }
 
+bool recorder_file_status(int fd, struct stat *ret)
+{
+	struct statx status;
+	long rc = raw_call5(SYS_statx, fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC,
+			    STATX_BASIC_STATS, &status);
+
+	// Before Linux 4.11, and in containers of that time. The kernel's struct stat is that of glibc
+	// on x86-64; fstat() is none of glibc 2.17's.
+	if (rc == -ENOSYS || rc == -EPERM)
+		return !raw_call2(SYS_fstat, fd, ret);
+	if (rc)
+		return false;
+	ret->st_dev = makedev(status.stx_dev_major, status.stx_dev_minor);
+	ret->st_ino = status.stx_ino;
+	ret->st_mode = status.stx_mode;
+	ret->st_size = (off_t)status.stx_size;
+	return true;
+}
+
 void recorder_file_key(const struct recorder_wait *wait, struct stall_wait_key *key,
 		       uint32_t *ret_mode)
 {
@@ -148,7 +167,7 @@ void recorder_file_key(const struct recorder_wait *wait, struct stall_wait_key *
 		key->id = wait->object;
 		return;
 	}
-	if (!st && wait->fd >= 0 && !raw_call2(SYS_fstat, wait->fd, &own))
+	if (!st && wait->fd >= 0 && recorder_file_status(wait->fd, &own))
 		st = &own;
 	if (!st)
 		return;

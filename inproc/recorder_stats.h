@@ -6,6 +6,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/stat.h>
 
 #include "inproc/recorder_memory.h"
 #include "inproc/recorder_wait.h"
@@ -20,6 +21,9 @@ void recorder_stat_count(struct stall_wait_stat *stat, uint64_t ns, uint64_t now
 /* More waits that took as long as one that was counted. */
 void recorder_stat_count_alike(struct stall_wait_stat *stat, uint64_t ns, uint64_t count);
 
+/* Of what fstat(2) says: device, number, type and permissions, size. A server of the file is not asked,
+ * where the kernel knows how: it may not answer. */
+bool recorder_file_status(int fd, struct stat *ret);
 /* The key of the file that is waited for, and its type and permissions. */
 void recorder_file_key(const struct recorder_wait *wait, struct stall_wait_key *key,
 		       uint32_t *ret_mode);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // calm FOLDER [fork | mprotect | many]: whether waits for locks and files take the process's memory map.
 // A thread waits in each function that libstallscope.so replaces, and another one releases it. Each
-// counts its page faults; a system call that changes or reads the map, or opens a file to do so, ends
-// the process by SIGSYS. All other memory of the process is present before that: what is counted was
+// counts its page faults; a system call that changes or reads the map, or opens a file to do so, or asks the
+// server of a file, ends the process by SIGSYS. All other memory of the process is present before that: what is counted was
 // not asked for by this program. Prints {"faults": n}.
 //
 // Before that: `fork` makes a child, which copies the map; `mprotect` has threads that change it all
@@ -42,6 +42,7 @@ static void refuse_calls(void)
 		SYS_munlock,  SYS_process_vm_readv,
 		SYS_openat,   SYS_open,
 		SYS_msync,    SYS_process_vm_writev,
+		SYS_fstat,
 	};
 	const size_t count = sizeof(refused) / sizeof(refused[0]);
 	struct sock_filter filter[32] = {
