@@ -24,6 +24,7 @@ TOP = {
     "README.md": "index.md",
     "CHANGELOG.md": "CHANGELOG.md",
     "CONTRIBUTING.md": "CONTRIBUTING.md",
+    "SECURITY.md": "SECURITY.md",
 }
 """Pages of the checkout's own folder, and their names on the site."""
 _LINK = re.compile(r"(!?)\[([^\]\n]*)\]\((?!https?://|mailto:|#)([^)#\s]+)(#[^)\s]*)?\)")

@@ -11,7 +11,15 @@ from pathlib import Path
 CHECKOUT = Path(__file__).resolve().parents[2]
 WORD_LIST = Path(__file__).with_name("wordlist.txt")
 ROOTS = (
-    *("README.md", "CONTRIBUTING.md", "docs", "stallscope", "collectors", "analyzers"),
+    *(
+        "README.md",
+        "CONTRIBUTING.md",
+        "SECURITY.md",
+        "docs",
+        "stallscope",
+        "collectors",
+        "analyzers",
+    ),
     *("pmp", "ebpf", "inproc", "web/src", "scripts", "tests"),
 )
 SUFFIXES = (".md", ".py", ".toml", ".j2", ".c", ".h", ".js")

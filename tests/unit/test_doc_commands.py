@@ -18,7 +18,8 @@ from tests.support import docblocks
 from tests.support.stall import STALLS
 
 ROOT = Path(__file__).parent.parent.parent
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+TOP = ("README.md", "CONTRIBUTING.md", "SECURITY.md")
+PAGES = [*(ROOT / name for name in TOP), *sorted((ROOT / "docs").rglob("*.md"))]
 OPERATORS = {"|", "||", "&&", ";", "&"}
 # A synopsis says what may be there, not what is typed; tests of the man pages check those.
 SYNOPSIS = re.compile(r"^## Synopsis\n.*?(?=^## |\Z)", re.M | re.S)
@@ -125,3 +126,5 @@ def test_stalls_and_files_that_a_page_names_are_there(page: Path) -> None:
     assert set(re.findall(r"scripts/stall ([a-z][a-z0-9-]*)", text)) <= STALLS.keys()
     links = re.findall(r"\]\(([^)#: ]+)(?:#[^)]*)?\)", re.sub(r"`[^`\n]*`", "", text))
     assert [link for link in links if not (page.parent / link).exists()] == []
+    tests = re.findall(r"`(tests/[\w./*-]+)`", text)
+    assert [name for name in tests if not any(ROOT.glob(name.replace("NAME", "*")))] == []
