@@ -41,6 +41,15 @@ void stall_child_keep_only(const int *fds, int count)
 	close_from(STALL_CHILD_FD + count);
 }
 
+void stall_child_close_output(void)
+{
+	int null = open("/dev/null", O_WRONLY | O_CLOEXEC);
+
+	dup2(null, STDOUT_FILENO);
+	dup2(null, STDERR_FILENO);
+	close(null);
+}
+
 void stall_child_set_signals(void)
 {
 	for (int signal_number = 1; signal_number < NSIG; signal_number++)

@@ -14,6 +14,8 @@
 
 // Keeps these descriptors, under the numbers from STALL_CHILD_FD on; 0, 1 and 2 are /dev/null.
 void stall_child_keep_only(const int *fds, int count);
+// Output and errors are /dev/null. A child that is left behind would keep who reads ours waiting.
+void stall_child_close_output(void);
 // The program decides when it ends, also after a Ctrl-C that the terminal sends to both.
 void stall_child_set_signals(void);
 

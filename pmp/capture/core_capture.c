@@ -15,15 +15,9 @@ struct inputs {
 	struct stall_core_files files;
 };
 
-static void inputs_deinit(struct inputs *inputs)
+static struct stall_error *open_inputs(void *arg)
 {
-	stall_closep(&inputs->core_fd);
-	stall_closep(&inputs->files.exe_fd);
-	stall_closep(&inputs->files.vdso_fd);
-}
-
-static struct stall_error *open_inputs(struct inputs *inputs)
-{
+	struct inputs *inputs = arg;
 	const struct stall_core_capture_options *options = inputs->options;
 	struct stall_core_files *files = &inputs->files;
 	struct stall_error *err =
@@ -31,8 +25,6 @@ static struct stall_error *open_inputs(struct inputs *inputs)
 
 	if (!err)
 		err = stall_saved_open(options->exe, STALL_PATH_READ, &files->exe_fd);
-	if (!err && options->sysroot)
-		err = stall_path_add_root(options->sysroot, 0, &files->sysroot);
 	files->vdso_fd = memfd_create("vdso", MFD_CLOEXEC);
 	return err;
 }
@@ -53,17 +45,20 @@ static struct stall_error *create(void *arg, struct stall_arena *arena, struct s
 struct stall_error *stall_core_capture(const struct stall_core_capture_options *options,
 				       struct stall_output *output, bool *ret_partial)
 {
-	_cleanup_(inputs_deinit) struct inputs inputs = {options, -1, STALL_CORE_NO_FILES};
+	struct inputs inputs = {options, -1, STALL_CORE_NO_FILES};
 	const struct stall_saved_capture saved = {
 		.path = options->core,
 		.what = "core file",
 		.worker = options->worker,
 		.strings = options->strings,
 		.string_count = options->string_count,
+		.open = open_inputs,
 		.create = create,
 		.arg = &inputs,
 	};
-	struct stall_error *err = open_inputs(&inputs);
+	struct stall_error *err =
+		options->sysroot ? stall_path_add_root(options->sysroot, 0, &inputs.files.sysroot)
+				 : NULL;
 
 	return err ? err : stall_saved_capture(&saved, output, ret_partial);
 }

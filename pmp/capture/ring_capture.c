@@ -23,21 +23,15 @@ struct inputs {
 	struct stall_ring *ring; // of the child
 };
 
-static void inputs_deinit(struct inputs *inputs)
-{
-	stall_closep(&inputs->ring_fd);
-}
-
 // Only the header is read here: the child could not find out whether the process is alive.
-static struct stall_error *open_inputs(struct inputs *inputs)
+static struct stall_error *open_inputs(void *arg)
 {
+	struct inputs *inputs = arg;
 	_cleanup_(stall_ring_closep) struct stall_ring *ring = NULL;
 	struct stall_error *err =
 		stall_saved_open(inputs->options->ring, STALL_PATH_READ | STALL_PATH_NOFOLLOW,
 				 &inputs->ring_fd);
 
-	if (!err && inputs->options->sysroot)
-		err = stall_path_add_root(inputs->options->sysroot, 0, &inputs->sysroot);
 	int fd = err ? -1 : fcntl(inputs->ring_fd, F_DUPFD_CLOEXEC, 3);
 	if (!err)
 		err = fd < 0 ? stall_error_os(errno, "%s", inputs->options->ring)
@@ -265,7 +259,7 @@ static struct stall_error *create(void *arg, struct stall_arena *arena, struct s
 struct stall_error *stall_ring_capture(const struct stall_ring_capture_options *options,
 				       struct stall_output *output, bool *ret_partial)
 {
-	_cleanup_(inputs_deinit) struct inputs inputs = {
+	struct inputs inputs = {
 		.options = options,
 		.ring_fd = -1,
 		.sysroot = -1,
@@ -274,10 +268,12 @@ struct stall_error *stall_ring_capture(const struct stall_ring_capture_options *
 		.path = options->ring,
 		.what = "ring",
 		.worker = options->worker,
+		.open = open_inputs,
 		.create = create,
 		.arg = &inputs,
 	};
-	struct stall_error *err = open_inputs(&inputs);
+	struct stall_error *err =
+		options->sysroot ? stall_path_add_root(options->sysroot, 0, &inputs.sysroot) : NULL;
 
 	return err ? err : stall_saved_capture(&saved, output, ret_partial);
 }

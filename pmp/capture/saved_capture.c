@@ -50,7 +50,9 @@ static struct stall_error *prepare(void *arg)
 
 	work->started_ns = stall_clock_ns(CLOCK_MONOTONIC);
 	stall_host_init(&work->host);
-	struct stall_error *err = stall_arena_init(&work->arena, ARENA_SIZE);
+	struct stall_error *err = work->saved->open(work->saved->arg);
+	if (!err)
+		err = stall_arena_init(&work->arena, ARENA_SIZE);
 	return err ? err : stall_worker_create(&work->arena, &work->saved->worker, &work->worker);
 }
 

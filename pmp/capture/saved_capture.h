@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A capture of an existing file: a core file, a ring. It is hostile, so it is read in a child
-// without privileges, from descriptors that were opened before.
+// without privileges.
 #ifndef STALL_SAVED_CAPTURE_H
 #define STALL_SAVED_CAPTURE_H
 
@@ -19,7 +19,9 @@ struct stall_saved_capture {
 	struct stall_worker_options worker;
 	const char *const *strings;
 	size_t string_count;
-	// Called in the child.
+	// Called in the child: it opens the file, whose disk may not answer, and then has no right
+	// to do so.
+	struct stall_error *(*open)(void *arg);
 	struct stall_error *(*create)(void *arg, struct stall_arena *arena,
 				      struct stall_snapshot **ret);
 	void *arg;

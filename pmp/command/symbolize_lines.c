@@ -193,9 +193,10 @@ struct stall_error *stall_symbolize_lines(const struct stall_symbolizer_options 
 	struct lines lines = {.in = file};
 	const struct stall_untrusted work = {
 		.path = "symbolize",
-		.what = "files",
+		.what = "file",
 		.run = answer_all,
 		.arg = &lines,
+		.reads_input = true,
 		.memory_limit = MEMORY_LIMIT,
 		.max_bytes = UINT64_MAX,
 	};

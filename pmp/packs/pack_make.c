@@ -199,8 +199,9 @@ static struct stall_error *make(void *arg, struct stall_output *output, void *re
 	return err;
 }
 
-static struct stall_error *open_program(struct making *making)
+static struct stall_error *open_program(void *arg)
 {
+	struct making *making = arg;
 	const struct stall_path path = {.folder = AT_FDCWD, .name = making->path};
 	struct stall_error *err = stall_path_open(&path, STALL_PATH_READ, &making->fd, NULL);
 
@@ -229,6 +230,7 @@ struct stall_error *stall_pack_make(const char *path, const char *debug_dir,
 	const struct stall_untrusted work = {
 		.path = path,
 		.what = "program",
+		.prepare = open_program,
 		.run = make,
 		.arg = &making,
 		.answer_size = sizeof(*ret),
@@ -240,10 +242,8 @@ struct stall_error *stall_pack_make(const char *path, const char *debug_dir,
 	unsigned int missing;
 
 	_Static_assert(sizeof(*ret) <= STALL_UNTRUSTED_ANSWER, "an answer of a child");
-	struct stall_error *err = open_program(&making);
-	if (!err)
-		err = stall_search_dirs_init(&making.dirs, &debug_dir, debug_dir ? 1 : 0,
-					     STALL_DEBUG_DIR);
+	struct stall_error *err = stall_search_dirs_init(&making.dirs, &debug_dir,
+							 debug_dir ? 1 : 0, STALL_DEBUG_DIR);
 	if (!err)
 		err = stall_untrusted_run(&work, output, ret, &missing);
 	if (!err)

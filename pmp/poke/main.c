@@ -5,11 +5,13 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/privileges.h"
@@ -78,6 +80,45 @@ static bool wait_for_child(pid_t child, uint64_t ms, int *ret_status)
 	}
 }
 
+// Texts of the child: one that is left behind may have no output of ours open, which would keep who
+// reads that.
+struct texts {
+	int output, errors;
+};
+
+static void texts_deinit(struct texts *texts)
+{
+	stall_closep(&texts->output);
+	stall_closep(&texts->errors);
+}
+
+static struct stall_error *texts_init(struct texts *texts)
+{
+	texts->output = memfd_create("output", MFD_CLOEXEC);
+	texts->errors = memfd_create("errors", MFD_CLOEXEC);
+	return texts->output < 0 || texts->errors < 0 ? stall_error_os(errno, "memfd_create")
+						      : NULL;
+}
+
+static struct stall_error *pass_on(int text, int to)
+{
+	char bytes[4096];
+	off_t at = 0;
+	ssize_t size;
+
+	while ((size = pread(text, bytes, sizeof(bytes), at)) > 0) {
+		for (ssize_t done = 0, n; done < size; done += n) {
+			n = write(to, bytes + done, (size_t)(size - done));
+			if (n < 0 && errno != EINTR)
+				return stall_error_os(errno, "standard output");
+			if (n < 0)
+				n = 0;
+		}
+		at += size;
+	}
+	return NULL;
+}
+
 static struct stall_error *late_error(const struct stall_poke_options *options, pid_t child)
 {
 	int status;
@@ -98,10 +139,14 @@ static struct stall_error *late_error(const struct stall_poke_options *options, 
 // interrupted then.
 static int run_in_time(const struct stall_poke_options *options)
 {
+	_cleanup_(texts_deinit) struct texts texts = {-1, -1};
 	pid_t parent = getpid();
 	sigset_t signals, before;
 	int status;
 
+	struct stall_error *err = texts_init(&texts);
+	if (err)
+		return report(err);
 	sigemptyset(&signals);
 	sigaddset(&signals, SIGCHLD);
 	sigprocmask(SIG_BLOCK, &signals, &before);
@@ -114,10 +159,17 @@ static int run_in_time(const struct stall_poke_options *options)
 		// It may have been killed before that.
 		if (getppid() != parent)
 			_exit(EXIT_FAILED);
+		dup2(texts.output, STDOUT_FILENO);
+		dup2(texts.errors, STDERR_FILENO);
 		_exit(report(stall_poke_run(options, STDOUT_FILENO)));
 	}
 	if (!wait_for_child(child, options->deadline_ms, &status))
 		return report(late_error(options, child));
+	err = pass_on(texts.errors, STDERR_FILENO);
+	if (!err)
+		err = pass_on(texts.output, STDOUT_FILENO);
+	if (err)
+		return report(err);
 	return WIFEXITED(status)
 		       ? WEXITSTATUS(status)
 		       : report(stall_error_create(STALL_ERROR_OTHER, "killed by signal %d",

@@ -22,19 +22,6 @@ bool stall_proc_stat_of_child(pid_t pid, struct stall_proc_stat *ret)
 	return stall_proc_stat_parse(text, ret);
 }
 
-unsigned int stall_child_is_stuck(pid_t pid, struct stall_stuck *stuck)
-{
-	struct stall_proc_stat stat = {};
-
-	if (!stall_proc_stat_of_child(pid, &stat) || stat.state != 'D' ||
-	    stat.major_faults != stuck->major_faults)
-		stuck->count = 0;
-	else
-		stuck->count++;
-	stuck->major_faults = stat.major_faults;
-	return stuck->count;
-}
-
 // The name may hold blanks and parentheses, so fields are counted from the last ')'. (Linux
 // man-pages, proc_pid_stat(5).)
 bool stall_proc_stat_parse(const char *text, struct stall_proc_stat *ret)
@@ -48,17 +35,17 @@ bool stall_proc_stat_parse(const char *text, struct stall_proc_stat *ret)
 	if (length >= sizeof(fields.comm))
 		length = sizeof(fields.comm) - 1;
 	memcpy(fields.comm, name + 1, length);
-	// 3 state, 4 ppid, 9 flags, 12 majflt, 20 num_threads, 22 starttime, 26 startcode, 28 startstack, 47 start_brk
+	// 3 state, 4 ppid, 9 flags, 20 num_threads, 22 starttime, 26 startcode, 28 startstack, 47 start_brk
 	int got = sscanf(end + 1,
-			 " %c %d %*s %*s %*s %*s %" SCNu64 " %*s %*s %" SCNu64
+			 " %c %d %*s %*s %*s %*s %" SCNu64 " %*s %*s %*s"
 			 " %*s %*s %*s %*s %*s %*s %*s %" SCNd64 " %*s %" SCNu64
 			 " %*s %*s %*s %" SCNu64 " %*s %" SCNu64
 			 " %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s "
 			 "%*s %" SCNu64,
-			 &fields.state, &fields.ppid, &fields.flags, &fields.major_faults,
-			 &fields.threads, &fields.start_time, &fields.start_code,
-			 &fields.start_stack, &fields.start_brk);
-	if (got < 6)
+			 &fields.state, &fields.ppid, &fields.flags, &fields.threads,
+			 &fields.start_time, &fields.start_code, &fields.start_stack,
+			 &fields.start_brk);
+	if (got < 5)
 		return false;
 	*ret = fields;
 	return true;

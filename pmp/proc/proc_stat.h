@@ -13,7 +13,7 @@ struct stall_proc_stat {
 	char comm[STALL_PROC_COMM];
 	char state; // R S D T t Z X I
 	pid_t ppid;
-	uint64_t flags, major_faults;
+	uint64_t flags;
 	int64_t threads;
 	uint64_t start_time;			     // clock ticks since boot
 	uint64_t start_code, start_stack, start_brk; // 0: not for us
@@ -21,13 +21,6 @@ struct stall_proc_stat {
 
 // Of a child of ours.
 bool stall_proc_stat_of_child(pid_t pid, struct stall_proc_stat *ret);
-// How often in turn, with this check, it was seen to wait for a disk and to get nothing from it.
-struct stall_stuck {
-	uint64_t major_faults;
-	unsigned int count;
-};
-unsigned int stall_child_is_stuck(pid_t pid, struct stall_stuck *stuck);
-
 bool stall_proc_stat_parse(const char *text, struct stall_proc_stat *ret);
 
 #endif

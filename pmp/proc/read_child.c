@@ -294,6 +294,11 @@ static bool is_ours(void)
 	return readers.owner == getpid();
 }
 
+void stall_read_child_disown(void)
+{
+	readers.owner = -1;
+}
+
 bool stall_late_reads_since(const struct stall_target *target, uint64_t since_ns)
 {
 	bool locked = is_ours(); // a child may have been forked while another thread had it

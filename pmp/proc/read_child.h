@@ -22,6 +22,9 @@ bool stall_late_reads_since(const struct stall_target *target, uint64_t since_ns
 // Of this program's reading children, how many wait for something and cannot be ended.
 size_t stall_read_children_left(void);
 
+// In a child of this program, which can be left behind: it reads by itself.
+void stall_read_child_disown(void);
+
 // How long a read may get no further. A process of which a read was late is left alone for a
 // second, and then has less time.
 #define STALL_READ_PATIENCE_MS 500

@@ -14,10 +14,13 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "proc/path_broker.h"
+#include "proc/read_child.h"
+#include "proc/stuck_child.h"
 #include "sandbox/sandbox.h"
 
 #define MS UINT64_C(1000000)
 #define VERDICT_MS 1000 // from the end of the output to it
+#define STUCK_MS 5000
 
 // Plain numbers: a bool of another process could be neither true nor false.
 struct verdict {
@@ -86,6 +89,9 @@ static _Noreturn void child(const struct stall_untrusted *work, const struct end
 			    pid_t parent)
 {
 	static struct verdict verdict;
+
+	stall_child_close_output();
+	stall_read_child_disown();
 	struct stall_error *err = work_in_sandbox(work, ends, parent, &verdict);
 
 	if (err) {
@@ -110,9 +116,17 @@ static struct stall_error *late_error(const struct stall_untrusted *work)
 {
 	return stall_error_create(STALL_ERROR_LATE,
 				  "%s: the %s is not read within %" PRIu64
-				  " ms; it may be hostile, or its disk does not answer: give "
-				  "more time with --deadline",
+				  " ms; it may be hostile, or its disk is slow: give more "
+				  "time with --deadline",
 				  work->path, work->what, work->deadline_ms);
+}
+
+static struct stall_error *stuck_error(const struct stall_untrusted *work)
+{
+	return stall_error_create(STALL_ERROR_LATE,
+				  "%s: the %s is not read: its disk, or that of a file that it "
+				  "needs, does not answer",
+				  work->path, work->what);
 }
 
 static struct stall_error *pass_on(const struct stall_untrusted *work, int from,
@@ -135,20 +149,19 @@ static struct stall_error *pass_on(const struct stall_untrusted *work, int from,
 	return stall_output_write(output, bytes, (size_t)got);
 }
 
-// Returns the milliseconds that are left, -1 for no limit.
-static int time_left(uint64_t until_ns)
+// Not where there is some, or its end.
+static bool may_wait_for_input(const struct stall_untrusted *work)
 {
-	uint64_t now_ns = stall_clock_ns(CLOCK_MONOTONIC);
+	struct pollfd polled = {.fd = STDIN_FILENO, .events = POLLIN};
 
-	if (!until_ns)
-		return -1;
-	return now_ns >= until_ns ? 0 : (int)((until_ns - now_ns) / MS + 1);
+	return work->reads_input && poll(&polled, 1, 0) == 0;
 }
 
 // Until the child has closed its output.
-static struct stall_error *serve(const struct stall_untrusted *work, struct ends *ends,
+static struct stall_error *serve(const struct stall_untrusted *work, struct ends *ends, pid_t pid,
 				 struct stall_output *output, uint64_t until_ns)
 {
+	struct stall_stuck stuck = {};
 	struct stall_error *err = NULL;
 	uint64_t total = 0;
 	bool ended = false;
@@ -156,13 +169,21 @@ static struct stall_error *serve(const struct stall_untrusted *work, struct ends
 	while (!err && !ended) {
 		struct pollfd polled[] = {{.fd = ends->output, .events = POLLIN},
 					  {.fd = ends->files, .events = POLLIN}};
-		int left = time_left(until_ns);
-		int ready = left ? poll(polled, 2, left) : 0;
+		uint64_t now_ns = stall_clock_ns(CLOCK_MONOTONIC);
 
-		if (ready < 0 && errno == EINTR)
-			continue;
-		if (ready <= 0)
+		if (until_ns && now_ns >= until_ns)
 			return late_error(work);
+		uint64_t left_ms = until_ns ? (until_ns - now_ns) / MS + 1 : STALL_STUCK_LOOK_MS;
+		int ready =
+			poll(polled, 2,
+			     (int)(left_ms < STALL_STUCK_LOOK_MS ? left_ms : STALL_STUCK_LOOK_MS));
+		if (ready == 0 && !may_wait_for_input(work) &&
+		    stall_child_is_stuck(pid, &stuck, STUCK_MS))
+			return stuck_error(work);
+		if (ready == 0 || (ready < 0 && errno == EINTR))
+			continue;
+		if (ready < 0)
+			return stall_error_os(errno, "poll");
 		if (polled[1].revents && !stall_path_answer(ends->files)) {
 			close(ends->files);
 			ends->files = -1;
@@ -222,7 +243,7 @@ struct stall_error *stall_untrusted_run(const struct stall_untrusted *work,
 		child(work, &others, parent);
 	}
 	ends_deinit(&others);
-	err = serve(work, &ends, output, until_ns);
+	err = serve(work, &ends, pid, output, until_ns);
 	if (!err)
 		err = read_verdict(work, ends.verdict, &verdict);
 	stall_child_end(pid);

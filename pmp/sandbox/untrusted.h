@@ -21,6 +21,7 @@ struct stall_untrusted {
 	// answer_size bytes.
 	struct stall_error *(*run)(void *arg, struct stall_output *output, void *ret_answer);
 	void *arg;
+	bool reads_input;	  // from standard input
 	size_t answer_size;	  // at most STALL_UNTRUSTED_ANSWER
 	size_t memory_limit;	  // bytes of address space
 	unsigned int cpu_seconds; // and so many seconds of a CPU,

@@ -97,6 +97,7 @@ static void run_tracer(const struct capture *capture, pid_t parent)
 {
 	// The target must not stay stopped because the parent is killed.
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	stall_child_close_output();
 	// Nor because the tracer waits for a CPU.
 	stall_raise_priority();
 	if (getppid() == parent)

@@ -16,7 +16,7 @@
 #include "base/clock.h"
 #include "proc/path_broker.h"
 #include "proc/path_open.h"
-#include "proc/proc_stat.h"
+#include "proc/stuck_child.h"
 #include "sandbox/sandbox.h"
 #include "unwind/debug_file.h"
 #include "unwind/worker_child.h"
@@ -25,6 +25,7 @@
 
 #define MAX_ATTEMPTS 4		     // workers used up by one job
 #define GRACE_NS UINT64_C(200000000) // for a worker to notice its deadline
+#define STUCK_MS 1000
 #define START_NS UINT64_C(5000000000)
 #define MAX_READS 16384 // pages of target memory a job
 #define MANY_THREADS 4096
@@ -70,9 +71,6 @@ static bool send_answer(struct stall_worker *worker, const struct stall_protocol
 
 enum outcome { OUTCOME_MESSAGE, OUTCOME_DIED, OUTCOME_STUCK, OUTCOME_LATE };
 
-#define LOOK_MS 250   // from one look at a child that says nothing to the next
-#define STUCK_LOOKS 4 // of a child that waits for a disk, and gets nothing from it
-
 static enum outcome receive(struct stall_worker *worker, uint64_t until_ns,
 			    struct stall_protocol_message *ret)
 {
@@ -86,9 +84,10 @@ static enum outcome receive(struct stall_worker *worker, uint64_t until_ns,
 		if (now >= until_ns)
 			return OUTCOME_LATE;
 		uint64_t left_ms = (until_ns - now) / 1000000 + 1;
-		int rc = poll(polled, 2, left_ms < LOOK_MS ? (int)left_ms : LOOK_MS);
-		if (rc == 0 && left_ms > LOOK_MS &&
-		    stall_child_is_stuck(worker->pid, &stuck) >= STUCK_LOOKS)
+		int rc = poll(polled, 2,
+			      left_ms < STALL_STUCK_LOOK_MS ? (int)left_ms : STALL_STUCK_LOOK_MS);
+		if (rc == 0 && left_ms > STALL_STUCK_LOOK_MS &&
+		    stall_child_is_stuck(worker->pid, &stuck, STUCK_MS))
 			return OUTCOME_STUCK;
 		if (rc == 0 || (rc < 0 && errno == EINTR))
 			continue;

@@ -11,7 +11,7 @@ import json
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,7 @@ import pytest
 from stallscope.collectors import probe
 from stallscope.model import capturefile
 from stallscope.model.capture import Capture
+from tests.root.test_frames import chroot_with
 from tests.support.serving import ask_snap, serving
 from tests.support.slowsyncs import dead_disk
 from tests.support.targets import Target, target_path
@@ -32,10 +33,10 @@ PATIENCE = 120.0
 SILENT = "does not answer"
 
 
-def run(*argv: str | Path) -> subprocess.CompletedProcess[bytes]:
+def run(*argv: str | Path, said: str = "") -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(
-        [str(word) for word in (probe.find(), *argv)],
-        stdin=subprocess.DEVNULL,
+        [str(word) for word in argv],
+        input=said.encode(),
         capture_output=True,
         timeout=PATIENCE,
         check=False,
@@ -43,7 +44,7 @@ def run(*argv: str | Path) -> subprocess.CompletedProcess[bytes]:
 
 
 def snap(pid: int, *options: str | Path) -> Capture:
-    done = run("snap", "--pid", str(pid), *options)
+    done = run(probe.find(), "snap", "--pid", str(pid), *options)
     assert done.returncode in (0, 3), done.stderr
     return capturefile.loads(done.stdout, "stdout")
 
@@ -108,16 +109,42 @@ def test_a_folder_of_debug_files() -> None:
 def test_the_output() -> None:
     with dead_disk() as (disk, stop, end), Target("threads", "3", "5") as target:
         stop()
-        done = run("snap", "--pid", str(target.pid), "--output", disk / "a.jsonl")
+        done = run(probe.find(), "snap", "--pid", str(target.pid), "--output", disk / "a.jsonl")
         assert target.running()
         end()
     assert done.returncode not in (0, 3)
     assert done.stderr.count(b"\n") == 1
 
 
+@contextmanager
+def root_on(disk: Path) -> Iterator[Target]:
+    """Start a target in a mount namespace, with the disk for its root."""
+    inside = chroot_with(target_path("threads"), disk)
+    script = f"mount -t proc proc {disk}/proc && exec chroot {disk} {inside} 10 5"
+    wrapper = ["unshare", "--mount", "sh", "-c", script]
+    with Target("threads", executable=Path(inside), wrapper=wrapper) as target:
+        yield target
+
+
+@contextmanager
+def library_on(disk: Path) -> Iterator[Target]:
+    library = copied("target-module.so", disk)
+    with Target("threads", "10", "5", env={"LD_PRELOAD": str(library)}) as target:
+        yield target
+
+
+@contextmanager
+def data_on(disk: Path) -> Iterator[Target]:
+    with Target("writes", str(disk)) as target:
+        assert target.ask("pwrite ibdata1 1 500")["done"] == 1
+        yield target
+
+
 @pytest.mark.parametrize(
     "command",
     [
+        ("snap",),
+        ("snap", "--backend", "proc"),
         ("cache",),
         ("storage", "--seconds", "1"),
         ("waits", "--duration", "1", "--backend", "poll"),
@@ -125,18 +152,50 @@ def test_the_output() -> None:
         ("growth", "--duration", "1"),
         ("memory",),
         ("rings",),
+        (probe.POKE, "--hash", "--open-files", "--deadline", "3000"),
     ],
     ids=" ".join,
 )
-def test_its_files(command: tuple[str, ...]) -> None:
-    """Whatever a command says of such a process, it ends."""
-    with dead_disk() as (disk, stop, end), Target("writes", str(disk)) as target:
-        assert target.ask("pwrite ibdata1 1 500")["done"] == 1
+@pytest.mark.parametrize("place", [root_on, library_on, data_on])
+def test_each_command_ends(
+    command: tuple[str, ...], place: Callable[[Path], AbstractContextManager[Target]]
+) -> None:
+    """Whatever it says of such a process."""
+    program = [probe.find(), command[0]]
+    if command[0] == probe.POKE:
+        program = [probe.find(probe.POKE)]
+    with dead_disk() as (disk, stop, end), place(disk) as target:
         stop()
-        done = run(command[0], "--pid", str(target.pid), *command[1:])
+        done = run(*program, "--pid", str(target.pid), *command[1:])
         assert target.running()
         end()
     assert done.returncode >= 0
     for line in done.stdout.splitlines():
         json.loads(line)
     assert done.stderr.count(b"\n") <= 1
+
+
+@pytest.mark.parametrize(
+    ("command", "opens"),
+    [("core", False), ("core", True), ("ring", False), ("pack", True), ("symbolize", True)],
+)
+def test_a_file_to_read(tmp_path: Path, command: str, opens: bool) -> None:
+    """Its disk does not answer any more, or still opens it."""
+    words = {
+        "core": ("--core", "{}", "--deadline", "5000"),
+        "ring": ("--ring", "{}", "--deadline", "5000"),
+        "pack": ("--output", tmp_path / "a.pack", "{}"),
+        "symbolize": (),
+    }[command]
+    with dead_disk(opens=opens) as (disk, stop, end):
+        file = copied("threads", disk)
+        stop()
+        done = run(
+            probe.find(),
+            command,
+            *(str(word).format(file) for word in words),
+            said=f"1 0x1000 - {file}\n",
+        )
+        end()
+    assert done.returncode > 0
+    assert done.stderr.count(b"\n") == 1

@@ -29,10 +29,13 @@ def slow_syncs(milliseconds: float, parent: Path | None = None) -> Iterator[Path
 
 
 @contextmanager
-def dead_disk() -> Iterator[tuple[Path, Callable[[], None], Callable[[], None]]]:
+def dead_disk(
+    *, opens: bool = False
+) -> Iterator[tuple[Path, Callable[[], None], Callable[[], None]]]:
     """Mount a folder, and give what makes it answer no more, and what ends it.
 
-    Who waits for it then cannot be killed, and gets an error when it has ended.
+    With ``opens`` it still opens files, and shows their status. Who waits for it then cannot be
+    killed, and gets an error when it has ended.
     Raises: Unavailable where it cannot be mounted here.
     """
     with _mounted("plain", None) as (mounted, process):
@@ -40,7 +43,7 @@ def dead_disk() -> Iterator[tuple[Path, Callable[[], None], Callable[[], None]]]
         def stop() -> None:
             assert process.stdin is not None
             assert process.stdout is not None
-            process.stdin.write(b"\n")
+            process.stdin.write(b"reads\n" if opens else b"\n")
             process.stdin.flush()
             assert process.stdout.readline() == b"stopped\n"
 

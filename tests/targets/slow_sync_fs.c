@@ -8,7 +8,7 @@
 // its standard input.
 //
 // With "plain" for the time all of it comes here, and a line of input makes it a disk that does not
-// answer: it takes requests, and prints "stopped".
+// answer: it takes requests, and prints "stopped". With "reads" in that line it still opens files.
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -66,7 +66,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static int device;
 static struct timespec delay;
 static bool plain;
-static atomic_bool stopped;
+static atomic_bool stopped, reads_stopped;
 
 static struct node *node_of(uint64_t id)
 {
@@ -472,7 +472,8 @@ static void *serve(void *unused)
 			continue;
 		if (size < 0)
 			return NULL; // unmounted
-		if (stopped)
+		if (stopped ||
+		    (reads_stopped && (in->opcode == FUSE_READ || in->opcode == FUSE_FLUSH)))
 			continue;
 		if (without_answer(in, in + 1))
 			continue;
@@ -522,11 +523,9 @@ int main(int argc, char **argv)
 	}
 	printf("ready\n");
 	fflush(stdout);
-	char byte;
-	while (read(0, &byte, 1) > 0) {
-		if (byte != '\n' || stopped)
-			continue;
-		stopped = true;
+	char line[16];
+	while (fgets(line, sizeof(line), stdin)) {
+		*(strcmp(line, "reads\n") ? &stopped : &reads_stopped) = true;
 		printf("stopped\n");
 		fflush(stdout);
 	}
