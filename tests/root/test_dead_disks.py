@@ -56,9 +56,11 @@ def copied(name: str, disk: Path) -> Path:
 
 
 @contextmanager
-def on_dead_disk(name: str = "threads") -> Iterator[tuple[Target, Path, Callable[[], None]]]:
+def on_dead_disk(
+    name: str = "threads", *, opens: bool = False
+) -> Iterator[tuple[Target, Path, Callable[[], None]]]:
     """Start a target whose program is on a disk, and give what makes that answer no more."""
-    with dead_disk() as (disk, stop, end):
+    with dead_disk(opens=opens) as (disk, stop, end):
         program = copied(name, disk)
         with Target(name, "10", "5", executable=program) as target:
             yield target, disk, stop
@@ -80,6 +82,14 @@ def test_its_program(backend: str) -> None:
     libraries = [one for one in capture.modules if "/libc.so" in one.path]
     assert libraries
     assert all(one.error is None for one in libraries)
+
+
+def test_its_program_that_is_opened_and_not_read() -> None:
+    with on_dead_disk(opens=True) as (target, _, stop):
+        stop()
+        capture = snap(target.pid, "--deadline", "5000")
+    assert len(capture.threads) >= 11
+    assert capture.notes
 
 
 def test_its_program_while_it_is_served() -> None:
