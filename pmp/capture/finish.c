@@ -5,12 +5,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/child_process.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "capture/capture.h"
 #include "capture/capture_stacks.h"
 #include "capture/library_frames.h"
 #include "lock/lock.h"
+#include "proc/read_child.h"
 #include "sandbox/sandbox.h"
 #include "snapshot/snapshot.h"
 
@@ -212,6 +214,18 @@ static struct stall_error *note_sandbox(struct stall_snapshot *snapshot,
 	if (!missing || has_note(snapshot, "sandbox-incomplete"))
 		return NULL;
 	return stall_snapshot_note(snapshot, "sandbox-incomplete", "%s", missing->message);
+}
+
+static struct stall_error *note_children(struct stall_snapshot *snapshot)
+{
+	size_t left = stall_read_children_left() + stall_children_left();
+
+	if (!left || has_note(snapshot, "children-left"))
+		return NULL;
+	return stall_snapshot_note(snapshot, "children-left",
+				   "%zu of the probe's processes wait for a disk, or for a lock of "
+				   "the process, and cannot be ended: they end when it answers",
+				   left);
 }
 
 static struct stall_error *note_late(struct stall_snapshot *snapshot)
@@ -421,10 +435,12 @@ struct stall_error *stall_finish(const struct stall_finish *finish, struct stall
 		err = note_error(snapshot, "strings", read_strings(finish, &strings));
 	if (!err)
 		err = note_missing(snapshot, &unwound);
-	// Of all but this note a part of the capture is missing.
+	// Of all but these two notes a part of the capture is missing.
 	bool is_partial = snapshot->note_count > 0;
 	if (!err)
 		err = note_sandbox(snapshot, finish->worker);
+	if (!err)
+		err = note_children(snapshot);
 	if (err)
 		return err;
 	capture.strings = strings.strings;

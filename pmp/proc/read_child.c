@@ -113,7 +113,8 @@ static struct stall_error *start_child(void)
 	return NULL;
 }
 
-static void reap_stuck(void)
+// Returns how many are left.
+static size_t reap_stuck(void)
 {
 	size_t left = 0;
 
@@ -124,11 +125,10 @@ static void reap_stuck(void)
 			child_deinit(child);
 		left += child->pid != 0;
 	}
-	if (left)
-		return;
-	for (size_t i = 0; i < MAX_ARENAS; i++)
+	for (size_t i = 0; i < MAX_ARENAS && !left; i++)
 		if (readers.arenas[i])
 			stall_arena_release(readers.arenas[i]);
+	return left;
 }
 
 // Or no more may be.
@@ -147,15 +147,6 @@ static bool is_stuck_on(const struct stall_read_cause *cause)
 			return true;
 	}
 	return stuck == MAX_STUCK || (cause->is_path && of_paths >= MAX_STUCK_PATHS);
-}
-
-size_t stall_read_children_left(void)
-{
-	size_t left = 0;
-
-	for (size_t i = 0; i < MAX_STUCK; i++)
-		left += readers.stuck[i].pid != 0;
-	return left;
 }
 
 // Whether the child has a CPU, or waits for one: then it is not delayed by the process.
@@ -292,6 +283,18 @@ static bool is_ours(void)
 	if (!readers.owner)
 		readers.owner = getpid();
 	return readers.owner == getpid();
+}
+
+size_t stall_read_children_left(void)
+{
+	size_t left = 0;
+
+	if (is_ours()) {
+		pthread_mutex_lock(&lock);
+		left = reap_stuck();
+		pthread_mutex_unlock(&lock);
+	}
+	return left;
 }
 
 void stall_read_child_disown(void)

@@ -58,6 +58,7 @@ GROUPS = {
     "serve": "`serve`, captures at a threshold",
     "inproc": "in-process library",
     "held": "mmap_lock of the target held: captures in time",
+    "disks": "a disk of the target does not answer: commands end",
     "killed": "probe killed by SIGKILL",
     "server": "metadata lock of a real MariaDB named",
     "doctor": "`doctor` is true",
