@@ -11,6 +11,7 @@
 #include "base/cleanup.h"
 #include "base/json_writer.h"
 #include "base/output.h"
+#include "command/feature_report.h"
 #include "sandbox/untrusted.h"
 #include "unwind/symbolize.h"
 
@@ -209,5 +210,8 @@ struct stall_error *stall_symbolize_lines(const struct stall_symbolizer_options 
 	if (err)
 		return err;
 	lines.symbolizer = symbolizer;
-	return stall_untrusted_run(&work, output, NULL, &missing);
+	err = stall_untrusted_run(&work, output, NULL, &missing);
+	if (!err)
+		stall_missing_layers_report(missing);
+	return err;
 }
