@@ -115,6 +115,18 @@ def test_the_output() -> None:
     assert done.stderr.count(b"\n") == 1
 
 
+def test_a_folder_of_rings(monkeypatch: pytest.MonkeyPatch) -> None:
+    with dead_disk() as (disk, stop, end):
+        monkeypatch.setenv("STALLSCOPE_RUNTIME_DIR", str(disk))
+        stop()
+        done = run("rings")
+        end()
+    (found,) = map(json.loads, done.stdout.splitlines())
+    assert found["path"] == str(disk)
+    assert SILENT in found["error"]
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize(
     "command",
     [

@@ -176,7 +176,7 @@ def test_what_untrusted_children_answer_is_plain_numbers(path: str) -> None:
 
 READS_A_PROCESS = re.compile(
     r"\bprocfd\b|process_vm_readv\(|SYS_openat2|\bf?statx?(?:at)?\(|\breadlink(?:at)?\("
-    r'|open(?:at)?\([^;]*"/proc/%d|"mem"'
+    r'|open(?:at)?\([^;]*"/proc/%d|"mem"|\b(?:glob|scandir)\(|\bopendir\((?!"/proc)'
 )
 MAY_READ = {
     "pmp/base/features.c",  # of a child of its own
