@@ -17,6 +17,7 @@
 
 #define MAX_LINE (64 << 20)
 #define MEMORY_LIMIT (UINT64_C(4) << 30)
+#define MAX_CPU_SECONDS 600
 
 struct request {
 	uint64_t id;
@@ -198,6 +199,7 @@ struct stall_error *stall_symbolize_lines(const struct stall_symbolizer_options 
 		.run = answer_all,
 		.arg = &lines,
 		.memory_limit = MEMORY_LIMIT,
+		.cpu_seconds = MAX_CPU_SECONDS,
 		.max_bytes = UINT64_MAX,
 	};
 	unsigned int missing;
