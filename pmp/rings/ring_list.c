@@ -15,6 +15,7 @@
 
 #include "base/array.h"
 #include "base/cleanup.h"
+#include "base/hash_index.h"
 #include "proc/path_open.h"
 #include "proc/proc_file.h"
 #include "proc/target.h"
@@ -170,7 +171,11 @@ static struct stall_error *add_name(struct names *names, const char *name)
 static struct stall_error *read_names(const char *folder, bool (*is_wanted)(const char *name),
 				      struct names *ret)
 {
-	const struct stall_path where = {.folder = AT_FDCWD, .name = folder};
+	// Each user's folder may be on a disk of its own: who has one that does not answer hides no
+	// rings of others.
+	const struct stall_path where = {.folder = AT_FDCWD,
+					 .name = folder,
+					 .device = stall_hash(folder, strlen(folder))};
 	_cleanup_free_ char *piece = malloc(PIECE);
 	_cleanup_close_ int fd = -1;
 	struct stall_folder_entry entry;
