@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -19,7 +20,9 @@ import pytest
 from stallscope.collectors import probe
 from stallscope.model import capturefile
 from stallscope.model.capture import Capture
+from stallscope.model.rings import SUFFIX
 from tests.root.test_frames import chroot_with
+from tests.support import ringimages
 from tests.support.serving import ask_snap, serving
 from tests.support.slowsyncs import dead_disk
 from tests.support.targets import Target, target_path
@@ -124,6 +127,36 @@ def test_the_output() -> None:
         end()
     assert done.returncode not in (0, 3)
     assert done.stderr.count(b"\n") == 1
+
+
+def test_a_folder_of_rings(monkeypatch: pytest.MonkeyPatch) -> None:
+    with dead_disk() as (disk, stop, end):
+        monkeypatch.setenv("STALLSCOPE_RUNTIME_DIR", str(disk))
+        stop()
+        done = run(probe.find(), "rings")
+        end()
+    (found,) = map(json.loads, done.stdout.splitlines())
+    assert found["path"] == str(disk)
+    assert SILENT in found["error"]
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_folder_of_rings_hides_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("STALLSCOPE_RUNTIME_DIR", raising=False)
+    folder = Path(tempfile.mkdtemp(prefix="stallscope-", dir="/dev/shm"))
+    try:
+        path = ringimages.made(folder / f"4711-1{SUFFIX}")
+        with dead_disk() as (disk, stop, end):
+            monkeypatch.setenv("XDG_RUNTIME_DIR", str(disk))
+            stop()
+            done = run(probe.find(), "rings")
+            end()
+    finally:
+        shutil.rmtree(folder)
+    rings = map(json.loads, done.stdout.splitlines())
+    errors = {ring["path"]: ring.get("error") for ring in rings}
+    assert SILENT in errors[f"{disk}/stallscope"]
+    assert errors[str(path)] is None
 
 
 @contextmanager
