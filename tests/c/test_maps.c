@@ -102,6 +102,25 @@ static void test_paths(void)
 	check_path("", "", false);
 }
 
+static void test_code(void)
+{
+	struct stall_mapping mappings[] = {
+		{.start = 0x1000, .end = 0x3000},
+		{.start = 0x3000, .end = 0x5000, .offset = 0x2000, .executable = true},
+		{.start = 0x8000, .end = 0x9000, .executable = true, .module = 1},
+	};
+	const struct stall_maps maps = {.mappings = mappings, .mapping_count = 3};
+
+	CHECK(!stall_maps_find_code(&maps, 0, 0x1fff));
+	CHECK(stall_maps_find_code(&maps, 0, 0x2000) == &mappings[1]);
+	CHECK(stall_maps_find_code(&maps, 0, 0x3fff) == &mappings[1]);
+	CHECK(!stall_maps_find_code(&maps, 0, 0x4000));
+	CHECK(stall_maps_find_code(&maps, 1, 0) == &mappings[2]);
+	CHECK(!stall_maps_find_code(&maps, 1, 0x2000));
+	CHECK(!stall_maps_find_code(&maps, 2, 0));
+	CHECK(!stall_maps_find_code(&maps, STALL_NO_MODULE, UINT64_MAX));
+}
+
 static void test_stack_end(void)
 {
 	struct stall_mapping mappings[] = {
@@ -270,6 +289,7 @@ int main(void)
 	test_line();
 	test_bad_lines();
 	test_paths();
+	test_code();
 	test_stack_end();
 	test_many_modules();
 	if (!mkdtemp(dir))

@@ -108,6 +108,29 @@ def test_its_program_while_it_is_served() -> None:
         assert all(thread.frames for thread in capture.threads)
 
 
+def refusals(pid: int) -> dict[str, str]:
+    """Return why functions of the server are not watched, by their names."""
+    done = run("waits", "--pid", str(pid), "--duration", "1")
+    assert done.returncode == 0, done.stderr
+    programs = json.loads(done.stdout.splitlines()[1])["programs"]  # after "ready"
+    return {one["name"]: one["why_not"] for one in programs if not one["ok"]}
+
+
+@pytest.mark.needs("uprobes")
+def test_breakpoints_in_its_program() -> None:
+    """To set one the kernel reads the file, and cannot be interrupted."""
+    with on_dead_disk("server") as (target, disk, stop):
+        program = disk / "target-server"
+        answering = refusals(target.pid)
+        stop()
+        silent = refusals(target.pid)
+    refused = f"{program} is on a file system that may never answer, of a network or of a program"
+    assert answering["trx_weight_ge"] == refused
+    assert set(answering.values()) == {refused}
+    assert silent["server functions"].startswith(f"{program}: ")
+    assert SILENT in silent["server functions"]
+
+
 def test_a_folder_of_debug_files() -> None:
     with dead_disk() as (disk, stop, end), Target("threads", "10", "5") as target:
         (disk / ".build-id").mkdir()
