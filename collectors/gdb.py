@@ -31,7 +31,7 @@ from stallscope.base import package
 from stallscope.base.errors import StallscopeError
 from stallscope.base.text import one_line
 from stallscope.collectors import processes
-from stallscope.collectors.programs import kill_group
+from stallscope.collectors.programs import kill_group, reap
 from stallscope.model.capture import Capture, Frame, Lock, Module, Note, Process, Thread
 
 __all__ = ["capture", "command", "find"]
@@ -293,7 +293,7 @@ def _end(process: subprocess.Popen[bytes], target: _Target) -> None:
 def _reap(process: subprocess.Popen[bytes]) -> None:
     """Kill gdb and its children: it tests ptrace on a child, which would stay stopped forever."""
     kill_group(process)
-    process.wait()
+    reap(process)
 
 
 class _StopWatch:
