@@ -14,8 +14,8 @@ import signal
 import stat
 import struct
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 
+from stallscope.collectors.paths import asking
 from stallscope.collectors.processes import PROC
 
 __all__ = ["description", "exit_status", "sockets_there"]
@@ -65,8 +65,8 @@ def sockets_there(paths: Iterable[str]) -> dict[str, Identity]:
 
 def _socket(path: str) -> Identity | None:
     try:
-        found = Path(path).stat()
-    except (OSError, ValueError):
+        found = asking.status(path)
+    except OSError:
         return None
     known = found.st_dev, found.st_ino, found.st_mtime_ns
     return known if stat.S_ISSOCK(found.st_mode) else None

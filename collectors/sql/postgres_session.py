@@ -15,6 +15,7 @@ import msgspec
 from stallscope.base import extras
 from stallscope.base.package import module_command
 from stallscope.base.text import one_line
+from stallscope.collectors.paths import asking
 from stallscope.collectors.sql.asking import ServerConnection
 from stallscope.collectors.sql.failures import (
     ConnectError,
@@ -150,8 +151,7 @@ class _Child:
         try:
             if login.folder is not None:
                 # Opened before the child becomes another user, who may not go through /proc.
-                flags = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
-                descriptors.append(os.open(login.folder, flags))
+                descriptors.append(asking.folder(login.folder))
                 self._host = f"/proc/self/fd/{descriptors[0]}"
             self._end, other = socket.socketpair()
             descriptors.append(other.detach())
