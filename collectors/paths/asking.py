@@ -27,6 +27,7 @@ __all__ = [
     "SILENT",
     "FollowedFile",
     "SilentDiskError",
+    "close",
     "connected",
     "exists",
     "folder",
@@ -42,10 +43,14 @@ __all__ = [
     "real",
     "space",
     "status",
+    "unlink",
 ]
 
 PATIENCE_SECONDS = 2.0
 """For one request: a disk that is busy answers later than one that is idle."""
+CONNECT_SECONDS = 0.8
+"""For a socket, of which the kernel knows all while it is used. It is shorter than the deadline of
+a login, which then says why."""
 SILENT = "its disk does not answer"
 MAX_LEFT = 16
 """Processes that wait for disks; then nothing more is asked."""
@@ -103,6 +108,11 @@ def real(path: _Name) -> str:
     return str(_ask("real", _absolute(path)))
 
 
+def unlink(path: _Name) -> None:
+    """Remove a file."""
+    _ask("unlink", _absolute(path))
+
+
 def names(path: _Name, limit: int) -> list[str]:
     """Return at most ``limit`` names of a folder."""
     return list(_ask("names", _absolute(path), limit))
@@ -143,12 +153,17 @@ def largest(path: _Name) -> tuple[str, bytes | None, list[tuple[int, int]]]:
 
 def folder(path: _Name) -> int:
     """Return a descriptor of a folder, for paths alone (O_PATH)."""
-    return _descriptor("folder", _absolute(path))
+    return _descriptor("folder", _absolute(path), PATIENCE_SECONDS)
 
 
 def connected(path: _Name) -> socket.socket:
     """Return a socket that is connected to the one at this path, and does not block."""
-    return socket.socket(fileno=_descriptor("connected", _absolute(path)))
+    return socket.socket(fileno=_descriptor("connected", _absolute(path), CONNECT_SECONDS))
+
+
+def close() -> None:
+    """End the process that is kept for the next question."""
+    _processes.close()
 
 
 class FollowedFile:
@@ -185,7 +200,7 @@ class FollowedFile:
         if asked is None:
             asked = _processes.take(key, fresh=True)
         try:
-            (code, value), _ = _processes.ask(asked, (name, arguments), key)
+            (code, value), _ = _processes.ask(asked, (name, arguments), PATIENCE_SECONDS, key)
         except _LostError as error:
             raise OSError(errno.EIO, _LOST, self.path) from error
         self._child = asked
@@ -293,10 +308,10 @@ class _Processes:
                 return self._idle.pop()
         return _Child()
 
-    def ask(self, one: _Child, request: _Key, key: _Key) -> tuple[Any, int]:
+    def ask(self, one: _Child, request: _Key, seconds: float, key: _Key) -> tuple[Any, int]:
         """Return an answer and its descriptor. Raises: SilentDiskError, _LostError."""
         try:
-            return one.ask(request, PATIENCE_SECONDS)
+            return one.ask(request, seconds)
         except TimeoutError:
             one.process.kill()
             one.close()
@@ -316,6 +331,14 @@ class _Processes:
             one.close()
             self._ending.append(one.process)
 
+    def close(self) -> None:
+        """End what is kept."""
+        with self._lock:
+            ending, self._idle = self._idle, []
+        for one in ending:
+            one.close()
+            one.process.wait(PATIENCE_SECONDS)
+
     def _forget(self) -> None:
         self._lock = threading.Lock()
         self._idle, self._ending, self._left = [], [], {}
@@ -332,12 +355,12 @@ def _path(key: _Key) -> str:
     return str(key[1][0])
 
 
-def _asked(name: str, arguments: tuple[object, ...]) -> tuple[Any, int]:
+def _asked(name: str, arguments: tuple[object, ...], seconds: float) -> tuple[Any, int]:
     key = (name, arguments)
     for last in (False, True):
         one = _processes.take(key, fresh=last)
         try:
-            answer = _processes.ask(one, key, key)
+            answer = _processes.ask(one, key, seconds, key)
         except _LostError as error:
             if last:
                 raise OSError(errno.EIO, _LOST, _path(key)) from error
@@ -348,12 +371,12 @@ def _asked(name: str, arguments: tuple[object, ...]) -> tuple[Any, int]:
 
 
 def _ask(name: str, *arguments: object) -> Any:
-    answer, _ = _asked(name, arguments)
+    answer, _ = _asked(name, arguments, PATIENCE_SECONDS)
     return _value(answer, str(arguments[0]))
 
 
-def _descriptor(name: str, path: str) -> int:
-    answer, descriptor = _asked(name, (path,))
+def _descriptor(name: str, path: str, seconds: float) -> int:
+    answer, descriptor = _asked(name, (path,), seconds)
     _value(answer, path)
     if descriptor < 0:
         raise OSError(errno.EIO, "no descriptor came", path)

@@ -10,6 +10,7 @@ import errno
 import fcntl
 import marshal
 import os
+import select
 import stat
 import struct
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from typing import Any
 __all__ = ["HEAD", "main"]
 
 HEAD = struct.Struct("=I")
+IDLE_SECONDS = 10.0
 MAX_LINKS = 40
 """As many as the kernel follows."""
 _SOCKET = 0
@@ -56,6 +58,10 @@ def _fields(found: os.stat_result) -> _Status:
 
 def _may(path: str, mode: int) -> bool:
     return os.access(path, mode)
+
+
+def _unlink(path: str) -> None:
+    os.unlink(path)
 
 
 def _real(path: str) -> str:
@@ -223,13 +229,16 @@ _CALLS: dict[str, Callable[..., object]] = {
     "real": _real,
     "space": _space,
     "status": _status,
+    "unlink": _unlink,
 }
 
 
 def main() -> None:
-    """Answer until the other end is closed."""
+    """Answer until the other end is closed, or nothing more is asked."""
     _send(None)
     while True:
+        if _Log.descriptor < 0 and not select.select([_SOCKET], [], [], IDLE_SECONDS)[0]:
+            return  # another one is started quickly
         head = _receive(HEAD.size)
         name, arguments = marshal.loads(_receive(*HEAD.unpack(head)))  # noqa: S302 - of our parent
         try:

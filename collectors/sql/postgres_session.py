@@ -16,6 +16,7 @@ from stallscope.base import extras
 from stallscope.base.package import module_command
 from stallscope.base.text import one_line
 from stallscope.collectors.paths import asking
+from stallscope.collectors.programs import reap
 from stallscope.collectors.sql.asking import ServerConnection
 from stallscope.collectors.sql.failures import (
     ConnectError,
@@ -219,7 +220,7 @@ class _Child:
             self._process.wait(END_SECONDS)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            self._process.wait()
+            reap(self._process)
 
     def _parameters(self) -> dict[str, str]:
         login = self._login
