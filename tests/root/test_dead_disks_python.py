@@ -176,6 +176,12 @@ def test_the_store(disk: Disk) -> None:
     assert asking.SILENT in said(done)
 
 
+def test_syncs_of_its_folder(disk: Disk) -> None:
+    done = disk.run("storage", "sync", "--probe-dir", disk.folder, "--allow-write")
+    assert done.returncode == 1
+    assert "its disk has not answered" in said(done)
+
+
 def test_option_files(disk: Disk) -> None:
     done = disk.run("doctor", "-p", disk.pid, "--defaults-file", disk.folder / "my.cnf")
     assert done.returncode >= 0
