@@ -144,7 +144,7 @@ class _Gathering:
             if isinstance(error, SilentDiskError) and mount is not None:
                 self._silent.add(mount.point)
                 self._mounts.setdefault(mount.point, self._plain(mount, self._who))
-                return msgspec.structs.replace(place, mount=mount.point, why=asking.SILENT)
+                return msgspec.structs.replace(place, mount=mount.point, why=error.strerror)
             return msgspec.structs.replace(place, why=error.strerror or str(error))
 
     def _silent_above(self, path: str) -> str | None:

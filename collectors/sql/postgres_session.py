@@ -151,6 +151,7 @@ class _Child:
         descriptors: list[int] = []
         try:
             if login.folder is not None:
+                asking.exists(f"{login.folder}/.s.PGSQL.{login.port}")  # else the child would wait
                 # Opened before the child becomes another user, who may not go through /proc.
                 descriptors.append(asking.folder(login.folder))
                 self._host = f"/proc/self/fd/{descriptors[0]}"

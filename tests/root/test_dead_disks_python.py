@@ -30,6 +30,8 @@ pytestmark = pytest.mark.needs("root", "probe", "bpf")
 
 PATIENCE = 240.0
 """Seconds for a command that ends after some."""
+MYSQL = ("mysqld", "mysql.sock")
+POSTGRES = ("postgres", ".s.PGSQL.5432")
 SERVER = textwrap.dedent("""
     import os, socket, sys
     folder = sys.argv[1].removeprefix("--datadir=")
@@ -37,7 +39,7 @@ SERVER = textwrap.dedent("""
     files = [open("ibdata1", "wb"), open("error.log", "wb")]
     os.dup2(files[1].fileno(), 2)
     listener = socket.socket(socket.AF_UNIX)
-    listener.bind("mysql.sock")
+    listener.bind(sys.argv[2].removeprefix("--socket="))
     listener.listen()
     print("ready", flush=True)
     sys.stdin.read()
@@ -75,13 +77,17 @@ def said(done: subprocess.CompletedProcess[str]) -> str:
 
 
 @pytest.fixture
-def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
+def disk(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Disk]:
     """Start a server that has all on its disk, and keep the disk from answering."""
     monkeypatch.setenv("HOME", str(tmp_path))
+    name, socket = getattr(request, "param", MYSQL)
     with dead_disk() as (folder, stop, end):
-        program = shutil.copy(os.path.realpath(sys.executable), folder / "mysqld")
+        program = shutil.copy(os.path.realpath(sys.executable), folder / name)
+        options = (f"--datadir={folder}", f"--socket={socket}", f"--defaults-file={folder}/my.cnf")
         with subprocess.Popen(
-            [program, "-c", SERVER, f"--datadir={folder}", f"--defaults-file={folder}/my.cnf"],
+            [program, "-c", SERVER, *options],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         ) as server:
@@ -124,6 +130,15 @@ def test_its_waits(disk: Disk) -> None:
     done = disk.run("waits", "--duration", "1", "-p", disk.pid)
     assert done.returncode == 0
     assert "Not watched" in done.stdout
+
+
+@pytest.mark.parametrize("disk", [POSTGRES], indirect=True, ids=["postgres"])
+@pytest.mark.parametrize("words", [("snap", "--full"), ("doctor",)], ids=" ".join)
+def test_a_postgres_on_it(disk: Disk, words: tuple[str, ...]) -> None:
+    pytest.importorskip("psycopg")
+    done = disk.run(*words, "-p", disk.pid)
+    assert done.returncode >= 0
+    assert f".s.PGSQL.5432: {asking.SILENT}" in said(done)
 
 
 def test_a_screen(disk: Disk, tmp_path: Path) -> None:
