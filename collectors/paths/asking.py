@@ -55,6 +55,8 @@ SILENT = "its disk does not answer"
 MAX_LEFT = 16
 """Processes that wait for disks; then nothing more is asked."""
 _START_SECONDS = 20.0
+"""For its start, and for an answer of one that gets no CPU."""
+_STAT = 1024
 _MAX_ANSWER = 256 << 20
 _LOST = "the process that asks its disk has ended"
 
@@ -257,14 +259,21 @@ class _Child:
             raise _LostError from error
 
     def _receive(self, seconds: float) -> tuple[Any, int]:
-        deadline = time.monotonic() + seconds
+        begun = time.monotonic()
+        deadline = begun + seconds
         descriptors: list[int] = []
         data = b""
         size = child.HEAD.size
         try:
             while len(data) < size:
                 self._end.settimeout(max(0.001, deadline - time.monotonic()))
-                part, more, _, _ = socket.recv_fds(self._end, min(size - len(data), 1 << 20), 1)
+                try:
+                    part, more, _, _ = socket.recv_fds(self._end, min(size - len(data), 1 << 20), 1)
+                except TimeoutError:
+                    deadline = time.monotonic() + seconds
+                    if deadline < begun + _START_SECONDS and self._waits_for_a_cpu():
+                        continue
+                    raise
                 for descriptor in more:
                     os.set_inheritable(descriptor, False)
                 descriptors += more
@@ -280,6 +289,14 @@ class _Child:
             raise
         return answer, descriptors[0] if descriptors else -1
 
+    def _waits_for_a_cpu(self) -> bool:
+        """Return whether no disk keeps it: on a host that is too busy, nobody answers."""
+        try:
+            with open(f"/proc/{self.process.pid}/stat", "rb") as file:
+                return file.read(_STAT).rpartition(b")")[2].split()[:1] == [b"R"]
+        except OSError:
+            return False
+
     def close(self) -> None:
         """Let it end: it does when it has its answer."""
         self._end.close()
@@ -292,15 +309,15 @@ class _Processes:
         self._lock = threading.Lock()
         self._idle: list[_Child] = []
         self._ending: list[subprocess.Popen[bytes]] = []
-        self._left: dict[_Key, subprocess.Popen[bytes]] = {}
+        self._left: list[tuple[_Key, subprocess.Popen[bytes]]] = []
         os.register_at_fork(after_in_child=self._forget)
 
     def take(self, key: _Key, *, fresh: bool = False) -> _Child:
         """Return a process to ask. Raises: OSError, SilentDiskError where it need not be asked."""
         with self._lock:
             self._ending = [one for one in self._ending if one.poll() is None]
-            self._left = {one: process for one, process in self._left.items() if _runs(process)}
-            if key in self._left:
+            self._left = [(one, process) for one, process in self._left if process.poll() is None]
+            if any(key == one for one, _ in self._left):
                 raise SilentDiskError(_path(key))
             if len(self._left) >= MAX_LEFT:
                 raise SilentDiskError(_path(key), f"{MAX_LEFT} disks do not answer")
@@ -316,7 +333,7 @@ class _Processes:
             one.process.kill()
             one.close()
             with self._lock:
-                self._left[key] = one.process
+                self._left.append((key, one.process))
             raise SilentDiskError(_path(key)) from None
         except BaseException:
             self.put(one, reuse=False)
@@ -341,14 +358,10 @@ class _Processes:
 
     def _forget(self) -> None:
         self._lock = threading.Lock()
-        self._idle, self._ending, self._left = [], [], {}
+        self._idle, self._ending, self._left = [], [], []
 
 
 _processes = _Processes()
-
-
-def _runs(process: subprocess.Popen[bytes]) -> bool:
-    return process.poll() is None
 
 
 def _path(key: _Key) -> str:
