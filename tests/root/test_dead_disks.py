@@ -227,7 +227,7 @@ def test_each_command_ends(
     command: tuple[str, ...], place: Callable[[Path], AbstractContextManager[Target]]
 ) -> None:
     """Whatever it says of such a process."""
-    program = [probe.find(), command[0]]
+    program: list[str | Path] = [probe.find(), command[0]]
     if command[0] == probe.POKE:
         program = [probe.find(probe.POKE)]
     with dead_disk() as (disk, stop, end), place(disk) as target:
