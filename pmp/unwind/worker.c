@@ -167,6 +167,27 @@ static void worker_destroyp(struct stall_worker **worker)
 	stall_worker_destroy(*worker);
 }
 
+static struct stall_error *open_dirs(const struct stall_worker_options *options,
+				     struct stall_search_dirs *debug_dirs,
+				     struct stall_search_dirs *pack_dirs)
+{
+	struct stall_error *err =
+		stall_search_dirs_init(debug_dirs, &options->debug_dir, options->debug_dir ? 1 : 0,
+				       STALL_DEBUG_DIR);
+
+	return err ? err
+		   : stall_search_dirs_init(pack_dirs, options->pack_dirs, options->pack_dir_count,
+					    STALL_PACK_DIR);
+}
+
+struct stall_error *stall_worker_open_dirs(const struct stall_worker_options *options)
+{
+	_cleanup_(stall_search_dirs_deinit) struct stall_search_dirs debug_dirs = {};
+	_cleanup_(stall_search_dirs_deinit) struct stall_search_dirs pack_dirs = {};
+
+	return open_dirs(options, &debug_dirs, &pack_dirs);
+}
+
 struct stall_error *stall_worker_create(struct stall_arena *arena,
 					const struct stall_worker_options *options,
 					struct stall_worker **ret)
@@ -179,12 +200,7 @@ struct stall_error *stall_worker_create(struct stall_arena *arena,
 	worker->arena = arena;
 	worker->deadline_ms =
 		options->deadline_ms ? options->deadline_ms : STALL_DEFAULT_DEADLINE_MS;
-	struct stall_error *err =
-		stall_search_dirs_init(&worker->debug_dirs, &options->debug_dir,
-				       options->debug_dir ? 1 : 0, STALL_DEBUG_DIR);
-	if (!err)
-		err = stall_search_dirs_init(&worker->pack_dirs, options->pack_dirs,
-					     options->pack_dir_count, STALL_PACK_DIR);
+	struct stall_error *err = open_dirs(options, &worker->debug_dirs, &worker->pack_dirs);
 	if (err)
 		return err;
 	void *region = mmap(NULL, STALL_WORKER_REGION, PROT_READ | PROT_WRITE,

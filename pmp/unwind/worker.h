@@ -29,6 +29,9 @@ struct stall_error *stall_worker_create(struct stall_arena *arena,
 					const struct stall_worker_options *options,
 					struct stall_worker **ret);
 void stall_worker_destroy(struct stall_worker *worker);
+// Opens the folders that it will search. Where a process in a sandbox has the worker, its parent opens
+// files for both, and must have them before it forks that process.
+struct stall_error *stall_worker_open_dirs(const struct stall_worker_options *options);
 // The layers that the child's sandbox lacks, as of stall_sandbox_enter().
 unsigned int stall_worker_missing_layers(const struct stall_worker *worker);
 

@@ -36,9 +36,11 @@ PATIENCE = 120.0
 SILENT = "does not answer"
 
 
-def run(*argv: str | Path, said: str = "") -> subprocess.CompletedProcess[bytes]:
+def run(
+    *argv: str | Path, program: str = probe.PROBE, said: str = ""
+) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(
-        [str(word) for word in argv],
+        [str(word) for word in (probe.find(program), *argv)],
         input=said.encode(),
         capture_output=True,
         timeout=PATIENCE,
@@ -47,7 +49,7 @@ def run(*argv: str | Path, said: str = "") -> subprocess.CompletedProcess[bytes]
 
 
 def snap(pid: int, *options: str | Path) -> Capture:
-    done = run(probe.find(), "snap", "--pid", str(pid), *options)
+    done = run("snap", "--pid", str(pid), *options)
     assert done.returncode in (0, 3), done.stderr
     return capturefile.loads(done.stdout, "stdout")
 
@@ -145,7 +147,7 @@ def test_a_folder_of_debug_files() -> None:
 def test_the_output() -> None:
     with dead_disk() as (disk, stop, end), Target("threads", "3", "5") as target:
         stop()
-        done = run(probe.find(), "snap", "--pid", str(target.pid), "--output", disk / "a.jsonl")
+        done = run("snap", "--pid", str(target.pid), "--output", disk / "a.jsonl")
         assert target.running()
         end()
     assert done.returncode not in (0, 3)
@@ -156,7 +158,7 @@ def test_a_folder_of_rings(monkeypatch: pytest.MonkeyPatch) -> None:
     with dead_disk() as (disk, stop, end):
         monkeypatch.setenv("STALLSCOPE_RUNTIME_DIR", str(disk))
         stop()
-        done = run(probe.find(), "rings")
+        done = run("rings")
         end()
     (found,) = map(json.loads, done.stdout.splitlines())
     assert found["path"] == str(disk)
@@ -172,7 +174,7 @@ def test_a_folder_of_rings_hides_no_others(monkeypatch: pytest.MonkeyPatch) -> N
         with dead_disk() as (disk, stop, end):
             monkeypatch.setenv("XDG_RUNTIME_DIR", str(disk))
             stop()
-            done = run(probe.find(), "rings")
+            done = run("rings")
             end()
     finally:
         shutil.rmtree(folder)
@@ -227,12 +229,11 @@ def test_each_command_ends(
     command: tuple[str, ...], place: Callable[[Path], AbstractContextManager[Target]]
 ) -> None:
     """Whatever it says of such a process."""
-    program: list[str | Path] = [probe.find(), command[0]]
-    if command[0] == probe.POKE:
-        program = [probe.find(probe.POKE)]
+    pokes = command[0] == probe.POKE
+    words = command[1:] if pokes else command
     with dead_disk() as (disk, stop, end), place(disk) as target:
         stop()
-        done = run(*program, "--pid", str(target.pid), *command[1:])
+        done = run(*words, "--pid", str(target.pid), program=probe.POKE if pokes else probe.PROBE)
         assert target.running()
         end()
     assert done.returncode >= 0
@@ -257,7 +258,6 @@ def test_a_file_to_read(tmp_path: Path, command: str, opens: bool) -> None:
         file = copied("threads", disk)
         stop()
         done = run(
-            probe.find(),
             command,
             *(str(word).format(file) for word in words),
             said=f"1 0x1000 - {file}\n",
