@@ -27,6 +27,7 @@ from tests.support.fleet.chdbengine import chdb_missing
 from tests.support.fleet.clickhouse import clickhouse_missing
 from tests.support.fleet.cluster import cluster_missing
 from tests.support.jail import jail_missing
+from tests.support.nfsdisk import nfs_missing
 from tests.support.servers import (
     MariaDB,
     MariaDB114,
@@ -180,6 +181,7 @@ NEEDS: dict[str, Callable[[], str | None]] = {
     "jail": jail_missing,
     "containers": containers_missing,
     "cgroups": cgroups_missing,
+    "nfs": nfs_missing,
     "cores": cores,
     "libc-symbols": lambda: (
         None if LIBC_SYMBOLS.exists() else "no names of libc's own functions: scripts/setup --tests"

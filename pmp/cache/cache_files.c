@@ -145,8 +145,7 @@ static void count(struct stall_cache_scan *scan, struct stall_cache_file *file,
 {
 	_cleanup_close_ int fd = -1;
 
-	// What is open for reading may keep us: the program that serves it is asked at the close(2).
-	if (file->filesystem == HUGETLBFS_MAGIC || file->filesystem == FUSE_SUPER_MAGIC) {
+	if (file->filesystem == HUGETLBFS_MAGIC) {
 		file->errnum = EOPNOTSUPP;
 		return;
 	}

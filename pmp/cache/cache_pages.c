@@ -12,6 +12,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/privileges.h"
+#include "proc/path_open.h"
 #include "proc/path_status.h"
 
 // include/uapi/linux/mman.h; the headers of older systems lack both.
@@ -124,10 +125,75 @@ static int count_by_mincore(int fd, uint64_t offset, uint64_t length, uint64_t u
 	return 0;
 }
 
+/* Files whose close(2) may wait: a child has them open. */
+
+struct job {
+	uint64_t offset, length, until_ns;
+	enum stall_cache_method method;
+	struct stall_cache_counts counts;
+};
+
+static bool has_path_alone(int fd)
+{
+	return fcntl(fd, F_GETFL) & O_PATH;
+}
+
+static int count_job(int fd, void *arg)
+{
+	struct job *job = arg;
+
+	return stall_cache_count(fd, job->method, job->offset, job->length, job->until_ns,
+				 &job->counts);
+}
+
+static int drop_job(int fd, void *arg)
+{
+	const struct job *job = arg;
+
+	return stall_cache_drop(fd, job->offset, job->length);
+}
+
+static int count_in_child(int fd, enum stall_cache_method method, uint64_t offset, uint64_t length,
+			  uint64_t until_ns, struct stall_cache_counts *ret)
+{
+	struct stall_path_status status;
+
+	*ret = (struct stall_cache_counts){};
+	if (!stall_fd_status(fd, &status))
+		return errno;
+	uint64_t end = length ? offset + length : status.size;
+	for (uint64_t at = offset; at < end; at += WINDOW) {
+		struct job job = {at, end - at < WINDOW ? end - at : WINDOW, until_ns, method, {}};
+		int rc = stall_path_work(fd, count_job, &job, sizeof(job));
+
+		if (rc)
+			return rc;
+		ret->cached += job.counts.cached;
+		ret->dirty += job.counts.dirty;
+		ret->writeback += job.counts.writeback;
+		ret->evicted += job.counts.evicted;
+		ret->recently_evicted += job.counts.recently_evicted;
+		if (stall_clock_ns(CLOCK_MONOTONIC) > until_ns)
+			return ETIME;
+	}
+	return 0;
+}
+
 int stall_cache_count(int fd, enum stall_cache_method method, uint64_t offset, uint64_t length,
 		      uint64_t until_ns, struct stall_cache_counts *ret)
 {
+	if (has_path_alone(fd))
+		return count_in_child(fd, method, offset, length, until_ns, ret);
 	if (method == STALL_CACHE_CACHESTAT)
 		return count_by_cachestat(fd, offset, length, ret);
 	return count_by_mincore(fd, offset, length, until_ns, ret);
+}
+
+int stall_cache_drop(int fd, uint64_t offset, uint64_t length)
+{
+	struct job job = {.offset = offset, .length = length};
+
+	if (has_path_alone(fd))
+		return stall_path_work(fd, drop_job, &job, sizeof(job));
+	return posix_fadvise(fd, (off_t)offset, (off_t)length, POSIX_FADV_DONTNEED);
 }

@@ -25,9 +25,12 @@ uint64_t stall_cache_page_size(void);
 enum stall_cache_method stall_cache_method(void);
 const char *stall_cache_method_name(enum stall_cache_method method);
 
-// The pages from `offset` on; `length` 0: all to the end. Returns 0 or an errno: EPERM where the
-// kernel shows it only to the owner, or who may write the file; ETIME after `until_ns` (CLOCK_MONOTONIC).
+// The pages from `offset` on; `length` 0: all to the end. Where we have O_PATH alone (stall_path_open())
+// a child counts them. Returns 0 or an errno: EPERM where the kernel shows it only to the owner, or who
+// may write the file; ETIME after `until_ns` (CLOCK_MONOTONIC), or where the disk does not answer.
 int stall_cache_count(int fd, enum stall_cache_method method, uint64_t offset, uint64_t length,
 		      uint64_t until_ns, struct stall_cache_counts *ret);
+// Drops those that are clean. Returns 0 or an errno.
+int stall_cache_drop(int fd, uint64_t offset, uint64_t length);
 
 #endif

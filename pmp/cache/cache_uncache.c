@@ -2,7 +2,6 @@
 #include "cache/cache_uncache.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
@@ -42,8 +41,7 @@ static int walk_chunk(struct walk *walk, uint64_t from, uint64_t to)
 		if (!pages.dirty && !pages.writeback) {
 			file->clean += pages.cached;
 			if (walk->drop)
-				rc = posix_fadvise(walk->fd, start, end - start,
-						   POSIX_FADV_DONTNEED);
+				rc = stall_cache_drop(walk->fd, start, end - start);
 			if (rc)
 				return rc;
 		} else if (end - start <= SMALLEST) {

@@ -5,20 +5,14 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <linux/magic.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/sysmacros.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
 #include "base/child_process.h"
 #include "base/cleanup.h"
 #include "proc/read_call.h"
-
-// Of file systems that linux/magic.h does not have.
-#define ZFS_MAGIC 0x2fc12fc1
-#define BCACHEFS_MAGIC 0xca451a4e
 
 static struct stall_read_cause cause_of(const struct stall_target *target, uint64_t device)
 {
@@ -189,21 +183,40 @@ struct stall_error *stall_path_real(const struct stall_path *path, unsigned int 
 	return open_with_text(path, how | STALL_PATH_READ | STALL_PATH_NAME, &fd, NULL, ret, size);
 }
 
-static int pass_by_child(int socket, const void *bytes, size_t size, int fd)
+static int call_with_file(struct stall_read_call *call)
 {
 	struct stall_path_status status;
+
+	call->cause = cause_of(NULL, stall_fd_status(call->given, &status) ? status.dev : 0);
+	_cleanup_error_ struct stall_error *err = stall_read_call(call);
+	if (err)
+		return err->code == STALL_ERROR_LATE ? ETIME : EIO;
+	return call->message.status;
+}
+
+static int pass_by_child(int socket, const void *bytes, size_t size, int fd)
+{
 	struct stall_read_call call = {
-		.cause = cause_of(NULL, stall_fd_status(fd, &status) ? status.dev : 0),
 		.message = {.op = STALL_PASS_FILE, .size = size},
 		.in = bytes,
 		.given = fd,
 		.to = socket,
 	};
-	_cleanup_error_ struct stall_error *err = stall_read_call(&call);
 
-	if (err)
-		return err->code == STALL_ERROR_LATE ? ETIME : EIO;
-	return call.message.status;
+	return call_with_file(&call);
+}
+
+int stall_path_work(int fd, stall_path_work_fn work, void *arg, size_t size)
+{
+	struct stall_read_call call = {
+		.message = {.op = STALL_WORK_ON_FILE, .size = size, .work = work},
+		.in = arg,
+		.out = arg,
+		.out_size = size,
+		.given = fd,
+	};
+
+	return call_with_file(&call);
 }
 
 int stall_path_pass(int socket, const void *bytes, size_t size, int fd)
@@ -221,20 +234,6 @@ struct stall_error *stall_path_status(const struct stall_path *path, unsigned in
 	_cleanup_close_ int fd = -1;
 
 	return stall_path_open(path, how | STALL_PATH_STATUS, &fd, ret);
-}
-
-bool stall_path_is_local(const struct stall_path_status *status)
-{
-	// 9p is the disk that a virtual machine gets from its host.
-	static const uint64_t local[] = {TMPFS_MAGIC,	    RAMFS_MAGIC,
-					 BTRFS_SUPER_MAGIC, OVERLAYFS_SUPER_MAGIC,
-					 ZFS_MAGIC,	    BCACHEFS_MAGIC,
-					 V9FS_MAGIC};
-
-	for (size_t i = 0; i < sizeof(local) / sizeof(local[0]); i++)
-		if (status->filesystem == local[i])
-			return true;
-	return major(status->dev) != 0;
 }
 
 /* Folders. */

@@ -33,10 +33,14 @@ struct stall_path {
 struct stall_error *stall_path_open(const struct stall_path *path, unsigned int how, int *ret_fd,
 				    struct stall_path_status *ret_status);
 
-// Sends the bytes as one message, with an open file for reading; does not block. Of a file on a file
-// system that a program serves (FUSE), this process has O_PATH alone: the reading child opens it and
-// sends it. Returns an errno; ETIME: its disk does not answer.
+// Sends the bytes as one message, with an open file for reading; does not block. Of a file that a
+// program or another host serves, this process has O_PATH alone: the reading child opens it and sends
+// it. Returns an errno; ETIME: its disk does not answer.
 int stall_path_pass(int socket, const void *bytes, size_t size, int fd);
+
+// Does the work with a file that is open here with O_PATH alone, in the reading child: `arg` goes there
+// and comes back. Returns an errno; ETIME: its disk does not answer.
+int stall_path_work(int fd, stall_path_work_fn work, void *arg, size_t size);
 
 // A folder that the user has named, or one of the system: all in it may be read with the rights of
 // this process. *ret is for the `folder` of a stall_path, in this process and in its children; a name
@@ -58,10 +62,6 @@ void stall_path_set_opener(stall_path_opener_fn opener);
 
 struct stall_error *stall_path_status(const struct stall_path *path, unsigned int how,
 				      struct stall_path_status *ret);
-
-// Whether its file system is of this host: neither a network's nor one of a program, which may never
-// answer.
-bool stall_path_is_local(const struct stall_path_status *status);
 
 // The entries of a folder that was opened so, in pieces until *ret_size is 0; at least 64 KiB of room.
 struct stall_error *stall_folder_next(int folder, void *ret, size_t size, size_t *ret_size);

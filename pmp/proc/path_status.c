@@ -6,6 +6,10 @@
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 
+// Of file systems that linux/magic.h does not have.
+#define ZFS_MAGIC 0x2fc12fc1
+#define BCACHEFS_MAGIC 0xca451a4e
+
 int stall_path_status_read(int folder, const char *path, int flags, struct stall_path_status *ret)
 {
 	struct statx status;
@@ -31,4 +35,19 @@ int stall_path_status_read(int folder, const char *path, int flags, struct stall
 bool stall_fd_status(int fd, struct stall_path_status *ret)
 {
 	return stall_path_status_read(fd, "", AT_EMPTY_PATH, ret) == 0;
+}
+
+bool stall_path_is_local(const struct stall_path_status *status)
+{
+	// 9p is the disk that a virtual machine gets from its host.
+	static const uint64_t local[] = {TMPFS_MAGIC,	    RAMFS_MAGIC,
+					 BTRFS_SUPER_MAGIC, OVERLAYFS_SUPER_MAGIC,
+					 ZFS_MAGIC,	    BCACHEFS_MAGIC,
+					 V9FS_MAGIC};
+
+	for (size_t i = 0; i < sizeof(local) / sizeof(local[0]); i++)
+		if (status->filesystem == local[i])
+			return true;
+	// A program can serve what is on a device.
+	return major(status->dev) != 0 && status->filesystem != FUSE_SUPER_MAGIC;
 }

@@ -27,6 +27,9 @@ enum stall_path_how {
 	STALL_PATH_NO_WAIT = 256,
 };
 
+// What is to be done with an open file; `arg` is its own. Returns an errno.
+typedef int (*stall_path_work_fn)(int fd, void *arg);
+
 // As of statx(2), which asks no server of a network. Of a link of /proc/PID/fd, what it leads to.
 struct stall_path_status {
 	uint64_t dev, ino, size;
@@ -41,5 +44,9 @@ struct stall_path_status {
 int stall_path_status_read(int folder, const char *path, int flags, struct stall_path_status *ret);
 // Of an open file, as it is known here: a server that does not answer is not asked.
 bool stall_fd_status(int fd, struct stall_path_status *ret);
+
+// Whether its file system is of this host: neither a network's nor one of a program, which may never
+// answer. `filesystem` is known.
+bool stall_path_is_local(const struct stall_path_status *status);
 
 #endif

@@ -225,12 +225,6 @@ static void read_name(int fd, struct stall_read_region *region, struct stall_rea
 	region->copy[message->size++] = '\0';
 }
 
-// Its close(2) asks the program that serves it, and waits for the answer, also at an exit.
-static bool waits_at_close(const struct stall_path_status *status)
-{
-	return status->filesystem == FUSE_SUPER_MAGIC;
-}
-
 static int open_path(struct stall_read_region *region, struct stall_read_message *message,
 		     int folder, int *ret)
 {
@@ -252,9 +246,10 @@ static int open_path(struct stall_read_region *region, struct stall_read_message
 		return EACCES;
 	if (message->how & STALL_PATH_NAME)
 		read_name(fd, region, message);
+	// Else its close(2) asks who serves it (FUSE, NFS 4), and waits for the answer, also at an exit.
 	if (how == STALL_PATH_STATUS ||
 	    (how == STALL_PATH_READ && message->how & STALL_PATH_NO_WAIT &&
-	     waits_at_close(status))) {
+	     !stall_path_is_local(status))) {
 		*ret = fd;
 		fd = -1;
 		return 0;
@@ -321,6 +316,14 @@ static int pass_file(const struct stall_read_region *region,
 	return 0;
 }
 
+static int work_on_file(struct stall_read_region *region, const struct stall_read_message *message,
+			int path_fd)
+{
+	_cleanup_close_ int file = open_again(path_fd, STALL_PATH_READ | STALL_PATH_QUIET);
+
+	return file < 0 ? errno : message->work(file, region->copy);
+}
+
 int stall_read_answer(struct stall_read_region *region, struct stall_read_message *message,
 		      const int given[STALL_READ_GIVEN], int *file)
 {
@@ -348,6 +351,8 @@ int stall_read_answer(struct stall_read_region *region, struct stall_read_messag
 		return 0;
 	case STALL_PASS_FILE:
 		return pass_file(region, message, given);
+	case STALL_WORK_ON_FILE:
+		return work_on_file(region, message, from);
 	}
 	return EINVAL;
 }

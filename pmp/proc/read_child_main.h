@@ -25,6 +25,7 @@ enum stall_read_op {
 	STALL_LIST_FOLDER,
 	STALL_LIST_DESCRIPTORS,
 	STALL_PASS_FILE,
+	STALL_WORK_ON_FILE,
 };
 
 enum stall_read_given {	 // descriptors that go with a request; -1: none
@@ -49,8 +50,9 @@ struct stall_read_message {
 	int64_t offset; // in the file; -1: where the last read ended
 	uint32_t how;	// enum stall_path_how
 	uint32_t below; // enum stall_read_below
+	stall_path_work_fn work;
 };
-_Static_assert(sizeof(struct stall_read_message) == 40, "whole words");
+_Static_assert(sizeof(struct stall_read_message) == 48, "whole words");
 
 struct stall_read_range {
 	uint64_t address;
@@ -77,6 +79,7 @@ struct stall_read_region {
 	struct stall_path_status status; // of what was opened
 	uint8_t copy[STALL_READ_COPY];	 // of what goes to memory that the child has not; a path
 };
+_Static_assert(offsetof(struct stall_read_region, copy) % 8 == 0, "work takes it as a structure");
 
 bool stall_read_send(int socket, const struct stall_read_message *message, const int *fds,
 		     size_t fd_count);

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A disk that never answers keeps no command: it ends by itself, and says what is missing.
 
-The disk is a FUSE file system that takes requests and answers none. Who waits for it cannot be
-killed, so a command that did would not end within these tests' patience.
+The disk is a FUSE file system that takes requests and answers none, in guests also one of an NFS
+server. A command that waited for it would not end within these tests' patience.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -23,16 +24,26 @@ from stallscope.model.capture import Capture
 from stallscope.model.rings import SUFFIX
 from tests.root.test_frames import chroot_with
 from tests.support import ringimages
+from tests.support.nfsdisk import dead_nfs
+from tests.support.rights import may_read_others
 from tests.support.serving import ask_snap, serving
 from tests.support.slowsyncs import dead_disk
 from tests.support.targets import Target, target_path
 
 __all__: list[str] = []
 
-pytestmark = [pytest.mark.needs("root", "probe", "bpf"), pytest.mark.kernels("disks")]
+pytestmark = [pytest.mark.needs("root", "probe"), pytest.mark.kernels("disks")]
+
+Disk = AbstractContextManager[tuple[Path, Callable[[], None], Callable[[], None]]]
+FUSE = pytest.param(dead_disk, id="fuse")
+NFS = pytest.param(dead_nfs, id="nfs", marks=pytest.mark.needs("nfs"))
+still_opens = partial(dead_disk, opens=True)
+Place = Callable[[Path], AbstractContextManager[Target]]
+each_disk = pytest.mark.parametrize("dead", [FUSE, NFS])
 
 PATIENCE = 120.0
 """Seconds for a command that ends after a few."""
+AS_NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
 SILENT = "does not answer"
 
 
@@ -62,27 +73,37 @@ def copied(name: str, disk: Path) -> Path:
 
 @contextmanager
 def on_dead_disk(
-    name: str = "threads", *, opens: bool = False
+    dead: Disk, name: str = "threads"
 ) -> Iterator[tuple[Target, Path, Callable[[], None]]]:
-    """Start a target whose program is on a disk, and give what makes that answer no more."""
-    with dead_disk(opens=opens) as (disk, stop, end):
+    """Start a target whose program is on a disk, and give what makes that answer no more.
+
+    It is another user's: to NFS a file that the same user has open is not closed.
+    """
+    wrapper = AS_NOBODY if may_read_others() else ()
+    with dead as (disk, stop, end):
         program = copied(name, disk)
-        with Target(name, "10", "5", executable=program) as target:
+        with Target(name, "10", "5", executable=program, wrapper=wrapper) as target:
             yield target, disk, stop
             assert target.running()
             end()
 
 
-@pytest.mark.parametrize("backend", ["bpf", "proc", "ptrace"])
-def test_its_program(backend: str) -> None:
-    with on_dead_disk() as (target, disk, stop):
+@each_disk
+@pytest.mark.parametrize(
+    "backend", [pytest.param("bpf", marks=pytest.mark.needs("bpf")), "proc", "ptrace"]
+)
+def test_its_program(backend: str, dead: Callable[[], Disk]) -> None:
+    with on_dead_disk(dead()) as (target, disk, stop):
         stop()
         capture = snap(target.pid, "--backend", backend)
     assert len(capture.threads) >= 11
     (module,) = [one for one in capture.modules if one.path.startswith(str(disk))]
     assert module.error is not None
     assert SILENT in module.error
-    assert {"module-unreadable", "children-left"} <= {note.code for note in capture.notes}
+    codes = {note.code for note in capture.notes}
+    assert "module-unreadable" in codes
+    # Who waits for NFS can be killed.
+    assert ("children-left" in codes) == (dead is dead_disk)
     # What is on other disks is read.
     libraries = [one for one in capture.modules if "/libc.so" in one.path]
     assert libraries
@@ -90,17 +111,19 @@ def test_its_program(backend: str) -> None:
 
 
 def test_its_program_that_is_opened_and_not_read() -> None:
-    with on_dead_disk(opens=True) as (target, _, stop):
+    with on_dead_disk(still_opens()) as (target, _, stop):
         stop()
         capture = snap(target.pid, "--deadline", "5000")
     assert len(capture.threads) >= 11
     assert capture.notes
 
 
-def test_its_program_while_it_is_served() -> None:
+@pytest.mark.needs("bpf")
+@each_disk
+def test_its_program_while_it_is_served(dead: Callable[[], Disk]) -> None:
     """What was read of its files is used. They are open: to close them would take an answer."""
     with (
-        on_dead_disk() as (target, _, stop),
+        on_dead_disk(dead()) as (target, _, stop),
         serving(target.pid, "bpf", "--deadline", "5000") as process,
     ):
         stop()
@@ -121,7 +144,7 @@ def refusals(pid: int) -> dict[str, str]:
 @pytest.mark.needs("uprobes")
 def test_breakpoints_in_its_program() -> None:
     """To set one the kernel reads the file, and cannot be interrupted."""
-    with on_dead_disk("server") as (target, disk, stop):
+    with on_dead_disk(dead_disk(), "server") as (target, disk, stop):
         program = disk / "target-server"
         answering = refusals(target.pid)
         stop()
@@ -133,8 +156,9 @@ def test_breakpoints_in_its_program() -> None:
     assert SILENT in silent["server functions"]
 
 
-def test_a_folder_of_debug_files() -> None:
-    with dead_disk() as (disk, stop, end), Target("threads", "10", "5") as target:
+@each_disk
+def test_a_folder_of_debug_files(dead: Callable[[], Disk]) -> None:
+    with dead() as (disk, stop, end), Target("threads", "10", "5") as target:
         (disk / ".build-id").mkdir()
         stop()
         capture = snap(target.pid, "--debug-dir", disk)
@@ -144,8 +168,9 @@ def test_a_folder_of_debug_files() -> None:
     assert any(frame.symbol for thread in capture.threads for frame in thread.frames)
 
 
-def test_the_output() -> None:
-    with dead_disk() as (disk, stop, end), Target("threads", "3", "5") as target:
+@each_disk
+def test_the_output(dead: Callable[[], Disk]) -> None:
+    with dead() as (disk, stop, end), Target("threads", "3", "5") as target:
         stop()
         done = run("snap", "--pid", str(target.pid), "--output", disk / "a.jsonl")
         assert target.running()
@@ -208,30 +233,14 @@ def data_on(disk: Path) -> Iterator[Target]:
         yield target
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        ("snap",),
-        ("snap", "--backend", "proc"),
-        ("cache",),
-        ("storage", "--seconds", "1"),
-        ("waits", "--duration", "1", "--backend", "poll"),
-        ("waits", "--duration", "1"),
-        ("growth", "--duration", "1"),
-        ("memory",),
-        ("rings",),
-        (probe.POKE, "--hash", "--open-files", "--deadline", "3000"),
-    ],
-    ids=" ".join,
-)
-@pytest.mark.parametrize("place", [root_on, library_on, data_on])
-def test_each_command_ends(
-    command: tuple[str, ...], place: Callable[[Path], AbstractContextManager[Target]]
-) -> None:
-    """Whatever it says of such a process."""
-    pokes = command[0] == probe.POKE
+SNAP, CACHE, STORAGE = ("snap",), ("cache",), ("storage", "--seconds", "1")
+POKE = (probe.POKE, "--hash", "--open-files", "--deadline", "3000")
+
+
+def assert_ends(command: tuple[str, ...], place: Place, dead: Disk) -> None:
+    pokes = command is POKE
     words = command[1:] if pokes else command
-    with dead_disk() as (disk, stop, end), place(disk) as target:
+    with dead as (disk, stop, end), place(disk) as target:
         stop()
         done = run(*words, "--pid", str(target.pid), program=probe.POKE if pokes else probe.PROBE)
         assert target.running()
@@ -243,10 +252,57 @@ def test_each_command_ends(
 
 
 @pytest.mark.parametrize(
-    ("command", "opens"),
-    [("core", False), ("core", True), ("ring", False), ("pack", True), ("symbolize", True)],
+    "command",
+    [
+        SNAP,
+        ("snap", "--backend", "proc"),
+        CACHE,
+        STORAGE,
+        ("waits", "--duration", "1", "--backend", "poll"),
+        ("waits", "--duration", "1"),
+        ("growth", "--duration", "1"),
+        ("memory",),
+        ("rings",),
+        POKE,
+    ],
+    ids=" ".join,
 )
-def test_a_file_to_read(tmp_path: Path, command: str, opens: bool) -> None:
+@pytest.mark.parametrize("place", [root_on, library_on, data_on])
+def test_each_command_ends(command: tuple[str, ...], place: Place) -> None:
+    """Whatever it says of such a process."""
+    assert_ends(command, place, dead_disk())
+
+
+@pytest.mark.needs("nfs")
+@pytest.mark.parametrize(
+    ("command", "place"),
+    [
+        (SNAP, root_on),
+        (SNAP, library_on),
+        (POKE, library_on),
+        (CACHE, data_on),
+        (STORAGE, data_on),
+        (POKE, data_on),
+    ],
+    ids=lambda part: part.__name__ if callable(part) else part[0],
+)
+def test_a_command_ends_on_nfs(command: tuple[str, ...], place: Place) -> None:
+    assert_ends(command, place, dead_nfs())
+
+
+@pytest.mark.parametrize(
+    ("command", "dead"),
+    [
+        ("core", dead_disk),
+        ("core", still_opens),
+        ("ring", dead_disk),
+        ("pack", still_opens),
+        ("symbolize", still_opens),
+        pytest.param("core", dead_nfs, marks=pytest.mark.needs("nfs")),
+        pytest.param("pack", dead_nfs, marks=pytest.mark.needs("nfs")),
+    ],
+)
+def test_a_file_to_read(tmp_path: Path, command: str, dead: Callable[[], Disk]) -> None:
     """Its disk does not answer any more, or still opens it."""
     words = {
         "core": ("--core", "{}", "--deadline", "5000"),
@@ -254,7 +310,7 @@ def test_a_file_to_read(tmp_path: Path, command: str, opens: bool) -> None:
         "pack": ("--output", tmp_path / "a.pack", "{}"),
         "symbolize": (),
     }[command]
-    with dead_disk(opens=opens) as (disk, stop, end):
+    with dead() as (disk, stop, end):
         file = copied("threads", disk)
         stop()
         done = run(

@@ -88,7 +88,7 @@ def test_as_fincore_to_the_page(data: Path, kernel: tuple[str, ...]) -> None:
     assert files["ibdata1"].evicted_bytes is None or line.method == "cachestat"
 
 
-@pytest.mark.parametrize("kind", [*DISKS, "tmpfs", "overlay"])
+@pytest.mark.parametrize("kind", [*DISKS, "tmpfs", "overlay", "fuse"])
 def test_on_each_file_system(tmp_path: Path, kind: str) -> None:
     if kind in DISKS and shutil.which(f"mkfs.{kind}") is None:
         pytest.skip(f"no mkfs.{kind} here")
@@ -99,7 +99,8 @@ def test_on_each_file_system(tmp_path: Path, kind: str) -> None:
             line = ask(process.pid, "--uncache", "binlog", "--yes")
             files = by_name(line)
             assert {one.filesystem for one in line.files} == {kind}
-            wait_until_as_fincore(lambda: of_files(ask(process.pid)))
+            if kind != "fuse":  # mincore(2) leaves out the last page of a file there
+                wait_until_as_fincore(lambda: of_files(ask(process.pid)))
             said = reasons(files)
             assert said["binlog.000003"] == "open"
             if kind == "tmpfs":

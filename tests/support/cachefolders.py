@@ -17,6 +17,7 @@ from stallscope.collectors import probe
 from stallscope.model import storagecache
 from stallscope.model.storagecache import CachedFile, CacheLine
 from tests.support.servers import PATIENCE, wait_until
+from tests.support.slowsyncs import dead_disk
 
 __all__ = [
     "MIB",
@@ -124,7 +125,11 @@ def wait_until_as_fincore(counted: Callable[[], Mapping[str, int | None]]) -> No
 
 @contextmanager
 def mounted(kind: str, folder: Path, megabytes: int = 320) -> Iterator[Path]:
-    """Mount a new file system of this kind: on a loop device, in memory, or an overlay."""
+    """Mount a new file system of this kind: on a loop device, in memory, an overlay, or FUSE."""
+    if kind == "fuse":
+        with dead_disk() as (disk, _, _):
+            yield disk
+        return
     where = folder / kind
     where.mkdir()
     with contextlib.ExitStack() as at_end:

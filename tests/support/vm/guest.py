@@ -73,8 +73,8 @@ INSIDE = """\
 # What a guest runs. The shared folder is where its arguments say.
 shared=$1
 uname -r >"$shared/started"
-# For file systems that can be frozen.
-modprobe -d {modules} -a loop ext4
+# For file systems that can be frozen, or whose server can.
+modprobe -d {modules} -a loop ext4 fuse nfsv4 nfsd
 # What a Python starts from, cached: with the root as it is, each import asks the host again.
 mkdir /run/cached
 mount -t 9p -o ro,trans=virtio,version=9p2000.L,msize=524288,cache=loose cached /run/cached

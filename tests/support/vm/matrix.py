@@ -66,8 +66,8 @@ GROUPS = {
 """What the documentation calls the groups of tests."""
 
 NEEDED = {
-    "bpf": ("root", "bpf", "waits", "uprobes", "perf", "ptrace", "library", "mariadb"),
-    "none": ("root", "probe", "library", "mariadb"),
+    "bpf": ("root", "bpf", "waits", "uprobes", "perf", "ptrace", "library", "mariadb", "nfs"),
+    "none": ("root", "probe", "library", "mariadb", "nfs"),
 }
 WITHOUT_BPF = {"confidentiality", "nobtf", "yama3"}
 
