@@ -11,7 +11,7 @@ import json
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -54,6 +54,11 @@ def run(*argv: str | Path, said: str = "") -> subprocess.CompletedProcess[bytes]
     )
 
 
+def run_well(*argv: str | Path) -> None:
+    done = run(*argv)
+    assert done.returncode == 0, done.stderr
+
+
 def snap(pid: int, *options: str | Path) -> Capture:
     done = run(probe.find(), "snap", "--pid", str(pid), *options)
     assert done.returncode in (0, 3), done.stderr
@@ -67,14 +72,22 @@ def copied(name: str, disk: Path) -> Path:
 
 
 @contextmanager
-def on_dead_disk(dead: Disk) -> Iterator[tuple[Target, Path, Callable[[], None]]]:
+def on_dead_disk(
+    dead: Disk, over: Path | None = None
+) -> Iterator[tuple[Target, Path, Callable[[], None]]]:
     """Start a target whose program is on a disk, and give what makes that answer no more.
 
-    It is another user's: to NFS a file that the same user has open is not closed.
+    It is another user's: to NFS a file that the same user has open is not closed. ``over`` is a
+    folder for an overlay of the disk, in which the target then sees its program.
     """
     wrapper = AS_NOBODY if may_read_others() else ()
-    with dead as (disk, stop, end):
+    with dead as (disk, stop, end), ExitStack() as at_end:
         program = copied("threads", disk)
+        if over is not None:
+            layers = f"lowerdir={disk}:{over}"
+            run_well("mount", "-t", "overlay", "-o", layers, "none", over)
+            at_end.callback(run_well, "umount", "-l", over)
+            program = over / program.name
         with Target("threads", "10", "5", executable=program, wrapper=wrapper) as target:
             yield target, disk, stop
             assert target.running()
@@ -113,10 +126,13 @@ def test_its_program_that_is_opened_and_not_read() -> None:
 
 @pytest.mark.needs("bpf")
 @each_disk
-def test_its_program_while_it_is_served(dead: Callable[[], Disk]) -> None:
+@pytest.mark.parametrize("overlaid", [False, True], ids=["", "overlay"])
+def test_its_program_while_it_is_served(
+    dead: Callable[[], Disk], overlaid: bool, tmp_path: Path
+) -> None:
     """What was read of its files is used. They are open: to close them would take an answer."""
     with (
-        on_dead_disk(dead()) as (target, _, stop),
+        on_dead_disk(dead(), tmp_path if overlaid else None) as (target, _, stop),
         serving(target.pid, "bpf", "--deadline", "5000") as process,
     ):
         stop()
