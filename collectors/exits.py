@@ -8,14 +8,15 @@ other kernels the socket says something: a server removes it when it shuts down.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import signal
 import stat
 import struct
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 
+from stallscope.collectors.paths import asking
 from stallscope.collectors.processes import PROC
 
 __all__ = ["description", "exit_status", "sockets_there"]
@@ -58,15 +59,23 @@ def _of_zombie(pid: int) -> int | None:
 
 
 def sockets_there(paths: Iterable[str]) -> dict[str, Identity]:
-    """Return the sockets of a server that are in this process's file system."""
-    found = {path: _socket(path) for path in paths}
-    return {path: known for path, known in found.items() if known is not None}
+    """Return the sockets of a server that are in this process's file system, up to the first of
+    which the disk does not answer: a server can have many."""
+    found = {}
+    with contextlib.suppress(asking.SilentDiskError):
+        for path in paths:
+            known = _socket(path)
+            if known is not None:
+                found[path] = known
+    return found
 
 
 def _socket(path: str) -> Identity | None:
     try:
-        found = Path(path).stat()
-    except (OSError, ValueError):
+        found = asking.status(path)
+    except asking.SilentDiskError:
+        raise
+    except OSError:
         return None
     known = found.st_dev, found.st_ino, found.st_mtime_ns
     return known if stat.S_ISSOCK(found.st_mode) else None
@@ -88,7 +97,10 @@ def description(status: int | None, sockets: Mapping[str, Identity]) -> str:
 
 
 def _by_socket(sockets: Mapping[str, Identity]) -> str:
-    now = {path: _socket(path) for path in sockets}
+    try:
+        now = {path: _socket(path) for path in sockets}
+    except asking.SilentDiskError as error:
+        return f"how it ended is not known: {error.filename}: {error.strerror}"
     left = [path for path, known in sockets.items() if now[path] == known]
     if left:
         return f"it did not shut down in order, for its socket {left[0]} is still there"

@@ -31,7 +31,7 @@ from stallscope.base import package
 from stallscope.base.errors import StallscopeError
 from stallscope.base.text import one_line
 from stallscope.collectors import processes
-from stallscope.collectors.programs import kill_group
+from stallscope.collectors.programs import kill_group, reap
 from stallscope.model.capture import Capture, Frame, Lock, Module, Note, Process, Thread
 
 __all__ = ["capture", "command", "find"]
@@ -267,9 +267,12 @@ def _run(args: list[str], target: _Target, seconds: float, out: int, err: int) -
         while not poll.poll(_POLL_MS):
             watch.poll()
             if time.monotonic() > deadline:
-                _end(process, target)
+                ended = _end(process, target)
+                late = f"gdb on process {target.pid} took more than {seconds:g} s"
+                if not ended:
+                    raise StallscopeError(f"{late} and was left behind: a disk does not answer")
                 raise StallscopeError(
-                    f"gdb on process {target.pid} took more than {seconds:g} s and was ended;"
+                    f"{late} and was ended;"
                     f" it was stopped for {watch.stop() / 1e9:.3f} s; give a longer --deadline"
                 )
         _reap(process)
@@ -282,18 +285,22 @@ def _run(args: list[str], target: _Target, seconds: float, out: int, err: int) -
     return watch.stop() or watch.longest_unseen
 
 
-def _end(process: subprocess.Popen[bytes], target: _Target) -> None:
-    """End gdb so that the target continues."""
+def _end(process: subprocess.Popen[bytes], target: _Target) -> bool:
+    """End gdb so that the target continues; return whether it has ended."""
     if process.returncode is not None:
-        return
-    _reap(process)
+        return True
+    ended = _reap(process)
     target.resume(_RESUME_SECONDS)
+    return ended
 
 
-def _reap(process: subprocess.Popen[bytes]) -> None:
-    """Kill gdb and its children: it tests ptrace on a child, which would stay stopped forever."""
+def _reap(process: subprocess.Popen[bytes]) -> bool:
+    """Kill gdb and its children, and return whether it has ended.
+
+    It tests ptrace on a child, which would stay stopped forever.
+    """
     kill_group(process)
-    process.wait()
+    return reap(process) is not None
 
 
 class _StopWatch:

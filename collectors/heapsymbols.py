@@ -12,6 +12,7 @@ import msgspec
 from stallscope.analyzers.importers.jemalloc import HeapDump, Mapping, find
 from stallscope.base.errors import StallscopeError
 from stallscope.collectors import symbols
+from stallscope.collectors.paths import asking
 from stallscope.model.capture import Capture, Frame, Module, Thread
 
 __all__ = ["Elf", "Named", "elf_of", "name"]
@@ -47,35 +48,37 @@ class Elf(msgspec.Struct, frozen=True):
 
 
 def elf_of(path: Path) -> Elf | None:
-    """Return the headers of an ELF file of 64 bits; None: it is none, or it is damaged."""
+    """Return the headers of an ELF file of 64 bits; None: it is none, or it is damaged.
+
+    Raises: SilentDiskError.
+    """
     try:
-        with path.open("rb") as file:
-            head = file.read(64)
-            if len(head) < 64 or head[:5] != b"\x7fELF\x02" or head[5] != 1:
-                return None
-            at, size, count = (
-                *struct.unpack_from("<Q", head, 32),
-                *struct.unpack_from("<HH", head, 54),
+        head, _ = asking.read(path, 64)
+        if len(head) < 64 or head[:5] != b"\x7fELF\x02" or head[5] != 1:
+            return None
+        at, size, count = (
+            *struct.unpack_from("<Q", head, 32),
+            *struct.unpack_from("<HH", head, 54),
+        )
+        if size != 56 or not 0 < count <= MAX_HEADERS:
+            return None
+        headers, _ = asking.read(path, size * count, offset=at)
+        if len(headers) < size * count:
+            return None
+        segments = []
+        build_id = None
+        for index in range(count):
+            kind, flags, offset, address, _, length = struct.unpack_from(
+                "<IIQQQQ", headers, index * size
             )
-            if size != 56 or not 0 < count <= MAX_HEADERS:
-                return None
-            file.seek(at)
-            headers = file.read(size * count)
-            if len(headers) < size * count:
-                return None
-            segments = []
-            build_id = None
-            for index in range(count):
-                kind, flags, offset, address, _, length = struct.unpack_from(
-                    "<IIQQQQ", headers, index * size
-                )
-                if kind == _LOAD and flags & _EXECUTABLE:
-                    segments.append((offset, length, address))
-                elif kind == _NOTE and build_id is None and offset < 1 << 62:
-                    file.seek(offset)
-                    build_id = _build_id(file.read(min(length, MAX_NOTES)))
-            return Elf(build_id, tuple(segments))
-    except (OSError, OverflowError, ValueError, struct.error):
+            if kind == _LOAD and flags & _EXECUTABLE:
+                segments.append((offset, length, address))
+            elif kind == _NOTE and build_id is None:
+                build_id = _build_id(asking.read(path, min(length, MAX_NOTES), offset=offset)[0])
+        return Elf(build_id, tuple(segments))
+    except asking.SilentDiskError:
+        raise
+    except (OSError, struct.error):
         return None
 
 
@@ -155,7 +158,11 @@ def _module(
     here = Path(path) if sysroot is None else sysroot / path.lstrip("/")
     if path.startswith("["):
         return None
-    elf = elf_of(here)
+    try:
+        elf = elf_of(here)
+    except asking.SilentDiskError as error:
+        problems.append(f"{path}: {error.strerror}: its addresses have no names")
+        return None
     if elf is None:
         problems.append(f"{path}: this machine has no such file: its addresses have no names")
         return None

@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import os
-import stat
 
 from stallscope.base.errors import StallscopeError
+from stallscope.collectors.paths import asking
 
 __all__ = ["LogFollower"]
 
@@ -25,27 +25,25 @@ class LogFollower:
         self.path = path
         self.skipped = 0
         """Bytes that were skipped: too many at once, or of a line that was too long."""
-        self._fd = -1
+        self._file = asking.FollowedFile(path)
+        self._known: tuple[int, int] | None = None
+        """Device and inode of the file that ``_offset`` is of."""
         self._offset = 0
         self._rest = b""
-        self._open()
-        self._offset = os.fstat(self._fd).st_size
+        self._offset = self._open().st_size
 
-    def _open(self) -> None:
+    def _open(self) -> os.stat_result:
         try:
-            # Opening a pipe would hang, and a terminal could become our controlling terminal.
-            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+            found = self._file.open()
         except OSError as error:
             raise StallscopeError(f"cannot read {self.path}: {error.strerror}") from error
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            os.close(fd)
-            raise StallscopeError(f"{self.path} is not a regular file")
-        self.close()
-        self._fd, self._offset = fd, 0
+        if self._known != (found.st_dev, found.st_ino):
+            self._known, self._offset = (found.st_dev, found.st_ino), 0
+        return found
 
     def lines(self) -> list[str]:
         """Return the whole lines since the last read. Raises: StallscopeError."""
-        if self._fd < 0:
+        if not self._file.is_open:
             self._open()
         data = self._read()
         if len(data) < MAX_READ and self._was_replaced():
@@ -64,28 +62,22 @@ class LogFollower:
 
     def _read(self) -> bytes:
         try:
-            size = os.fstat(self._fd).st_size
-            if size < self._offset:  # truncated: it begins again
-                self._offset, self._rest = 0, b""
-            if size - self._offset > MAX_BEHIND:
-                self.skipped += size - self._offset - MAX_READ
-                self._offset, self._rest = size - MAX_READ, b""
-            data = os.pread(self._fd, MAX_READ, self._offset)
+            begin, data = self._file.more(self._offset, MAX_READ, MAX_BEHIND)
         except OSError as error:
             raise StallscopeError(f"cannot read {self.path}: {error.strerror}") from error
-        self._offset += len(data)
+        if begin != self._offset:
+            self.skipped += max(0, begin - self._offset)
+            self._rest = b""
+        self._offset = begin + len(data)
         return data
 
     def _was_replaced(self) -> bool:
         try:
-            there = os.stat(self.path)
+            there = asking.status(self.path)
         except OSError:
             return False  # between the rename and the server's own opening
-        mine = os.fstat(self._fd)
-        return (there.st_dev, there.st_ino) != (mine.st_dev, mine.st_ino)
+        return (there.st_dev, there.st_ino) != self._known
 
     def close(self) -> None:
         """Close the file."""
-        if self._fd >= 0:
-            os.close(self._fd)
-        self._fd = -1
+        self._file.close()

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from stallscope.base import trust
+from stallscope.collectors.paths import asking
 
 __all__ = ["Claim", "accounts", "claims"]
 
@@ -42,7 +43,7 @@ class Claim:
         with contextlib.suppress(OSError):
             with contextlib.suppress(FileExistsError):
                 folder.mkdir(0o700)
-            if not _is_of(folder, os.lstat(folder), os.geteuid()):
+            if not _is_of(folder, os.geteuid()):
                 return
             path = folder / f"{pid}-{inode}"
             flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -81,12 +82,12 @@ def accounts() -> frozenset[int]:
 def _of_user(uid: int) -> Iterator[tuple[int, int]]:
     path = SHARED / f"{PREFIX}{uid}"
     try:
+        if not _is_of(path, uid):
+            return
         folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
         return
     try:
-        if not _is_of(path, os.fstat(folder), uid):
-            return
         for name in os.listdir(folder)[:MAX_CLAIMS]:
             match = _NAME.fullmatch(name)
             if match and _is_held(folder, name):
@@ -95,9 +96,15 @@ def _of_user(uid: int) -> Iterator[tuple[int, int]]:
         os.close(folder)
 
 
-def _is_of(path: Path, status: os.stat_result, uid: int) -> bool:
-    """Return whether a folder is that of a user, and nobody else can make files in it."""
-    return stat.S_ISDIR(status.st_mode) and trust.status_reason(status, [uid], path) is None
+def _is_of(path: Path, uid: int) -> bool:
+    """Return whether a folder is that of a user, and nobody else can make files in it, or mount a
+    disk of their own there. Raises: OSError."""
+    above, found = asking.status(SHARED), asking.status(path, follow=False)
+    return (
+        stat.S_ISDIR(found.st_mode)
+        and found.st_dev == above.st_dev
+        and trust.status_reason(found, [uid], path) is None
+    )
 
 
 def _is_held(folder: int, name: str) -> bool:

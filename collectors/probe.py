@@ -15,6 +15,7 @@ from stallscope.base import package
 from stallscope.base.childenv import child_environment
 from stallscope.base.errors import StallscopeError, UsageError
 from stallscope.base.text import one_line
+from stallscope.collectors.programs import LEAVE_SECONDS
 
 __all__ = [
     "POKE",
@@ -108,20 +109,18 @@ def run(
     success: the output says what is missing.
     """
     probe = find(program)
-    with start(
-        probe, args, stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE
-    ) as process:
-        try:
-            out, err = process.communicate(stdin, timeout=seconds)
-        except subprocess.TimeoutExpired:
-            end(process)
-            raise ProbeError(
-                f"{program} {args[0] if args else ''} took more than {seconds:g} s and was ended;"
-                " give a longer --deadline"
-            ) from None
-        except BaseException:  # also for Ctrl-C: the probe must not keep running
-            end(process)
-            raise
+    process = start(probe, args, stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE)
+    try:
+        out, err = process.communicate(stdin, timeout=seconds)
+    except subprocess.TimeoutExpired:
+        end(process)
+        raise ProbeError(
+            f"{program} {args[0] if args else ''} took more than {seconds:g} s and was ended;"
+            " give a longer --deadline"
+        ) from None
+    except BaseException:  # also for Ctrl-C: the probe must not keep running
+        end(process)
+        raise
     if process.returncode == 0 or (partial and process.returncode == 3):
         return out
     raise failure(process.returncode, err, probe, program)
@@ -153,14 +152,20 @@ def failure(code: int, err: bytes, probe: Path, program: str = PROBE) -> Stallsc
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """Ask the probe to end, so that it detaches from its target cleanly; then kill it."""
+    """Ask the probe to end, so that it detaches from its target cleanly; then kill it. One that
+    waits for a disk that does not answer is left behind."""
     with contextlib.suppress(ProcessLookupError):
         process.terminate()
     try:
         process.communicate(timeout=_TERM_SECONDS)
     except subprocess.TimeoutExpired:
         process.kill()
-        process.communicate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.communicate(timeout=LEAVE_SECONDS)
+    for pipe in (process.stdin, process.stdout, process.stderr):
+        if pipe is not None:
+            with contextlib.suppress(BrokenPipeError):
+                pipe.close()
 
 
 def _with_advice(message: str, probe: Path) -> str:

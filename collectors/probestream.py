@@ -57,8 +57,7 @@ class Stream:
 
     def __exit__(self, *_: object) -> None:
         self._selector.close()
-        with self._process:
-            probe.end(self._process)
+        probe.end(self._process)
 
     def end(self) -> None:
         """Ask it to end; it still prints its last lines. Safe to call from a signal handler."""

@@ -18,6 +18,7 @@ import msgspec
 
 from stallscope.base.errors import StallscopeError, UsageError
 from stallscope.collectors import procfile
+from stallscope.collectors.paths import asking
 from stallscope.model.capture import Process
 from stallscope.server.families import family
 
@@ -173,8 +174,10 @@ def _by_pid(target: str, selector: Selector, proc: Path) -> Server:
             " to take note (zombie): there is nothing left to capture"
         )
     server = _server(proc, info, [info, *_descendants(info, list(_processes(proc)))])
-    if not _matches(proc, server, selector):
-        raise StallscopeError(f"process {pid} has no {selector}; it is {server}")
+    matches = _matches(proc, server, selector)
+    if not matches:
+        why = "" if matches is False else f" as far as is known: {asking.SILENT}"
+        raise StallscopeError(f"process {pid} has no {selector}{why}; it is {server}")
     return server
 
 
@@ -188,11 +191,14 @@ def _by_name(name: str | None, selector: Selector, proc: Path) -> Server:
     what = name or "database server"
     if not servers:
         raise NotRunningError(f"no process named {what}{_running_servers(everything)}")
-    matching = [server for server in servers if _matches(proc, server, selector)]
+    answers = [(server, _matches(proc, server, selector)) for server in servers]
+    matching = [server for server, matches in answers if matches]
     if len(matching) == 1:
         return matching[0]
     if not matching:
-        raise NotRunningError(f"no {what} with {selector}; running: {_listed(servers)}")
+        unknown = [f"{server.main.pid}" for server, matches in answers if matches is None]
+        why = f" (not known of pid {', '.join(unknown)}: {asking.SILENT})" if unknown else ""
+        raise NotRunningError(f"no {what} with {selector}{why}; running: {_listed(servers)}")
     raise StallscopeError(
         f"{len(matching)} servers answer to {what}: {_listed(matching)}."
         " Give -p PID, or --socket, --port or --datadir"
@@ -286,26 +292,30 @@ def _server(proc: Path, main: ProcessInfo, members: Sequence[ProcessInfo]) -> Se
     )
 
 
-def _matches(proc: Path, server: Server, selector: Selector) -> bool:
-    pid = server.main.pid
+def _matches(proc: Path, server: Server, selector: Selector) -> bool | None:
+    """Return whether it is the server that the user means; None: a disk does not answer."""
     if selector.port is not None and selector.port not in server.ports:
         return False
-    if selector.socket is not None and not any(
-        _same_path(proc, pid, socket, selector.socket) for socket in server.sockets
-    ):
-        return False
-    return selector.datadir is None or (
-        server.datadir is not None and _same_path(proc, pid, server.datadir, selector.datadir)
-    )
+    root = f"{proc}/{server.main.pid}/root"
+    datadirs = () if server.datadir is None else (server.datadir,)
+    answers = []
+    for theirs, ours in ((server.sockets, selector.socket), (datadirs, selector.datadir)):
+        if ours is not None:
+            each = [_same_path(root, path, ours) for path in theirs]
+            answers.append(True if True in each else None if None in each else False)
+    return False if False in answers else None if None in answers else True
 
 
-def _same_path(proc: Path, pid: int, theirs: str, ours: str) -> bool:
-    """Compare a path in the server's namespace with one of the user."""
+def _same_path(root: str, theirs: str, ours: str) -> bool | None:
+    """Compare a path below the server's root with one of the user; None: not known."""
     if os.path.normpath(theirs) == os.path.normpath(ours):
         return True
-    with contextlib.suppress(OSError, ValueError):
-        return os.path.samefile(f"{proc}/{pid}/root/{theirs}", ours)
-    return False
+    try:
+        return asking.is_same(f"{root}/{theirs}", ours)
+    except asking.SilentDiskError:
+        return None
+    except OSError:
+        return False
 
 
 def _processes(proc: Path) -> Iterator[ProcessInfo]:

@@ -22,10 +22,19 @@ from stallscope.base.childenv import child_environment
 from stallscope.base.priority import lower_priority
 from stallscope.base.text import one_line
 
-__all__ = ["MAX_OUTPUT", "Program", "Result", "kill_group", "run_for_event"]
+__all__ = [
+    "LEAVE_SECONDS",
+    "MAX_OUTPUT",
+    "Program",
+    "Result",
+    "kill_group",
+    "reap",
+    "run_for_event",
+]
 
 MAX_OUTPUT = 4096
 """Bytes of each stream that are kept: the first ones."""
+LEAVE_SECONDS = 2.0
 _PIECE = 1 << 16
 _LAST_PIECES = 16
 """The most bytes that can be in a pipe when its writer has ended: 64 KB, at most 1 MB (pipe(7))."""
@@ -69,7 +78,7 @@ class Program:
             if not (in_time and leave_children):
                 # It was not waited for yet: the pid is still its own.
                 self.end()
-            code = process.wait()
+            code = reap(process)
         finally:
             os.close(ended)
             out.close()
@@ -98,6 +107,15 @@ def run_for_event(command: Sequence[str], known: Mapping[str, str], seconds: flo
         return None
     said = one_line(result.err.decode("utf-8", "backslashreplace"), 200)
     return f"it ended with {result.code}: {said}"
+
+
+def reap(process: subprocess.Popen[bytes]) -> int | None:
+    """Wait for a process that was killed; return its exit code. None: it is left behind, because it
+    waits for a disk that does not answer."""
+    try:
+        return process.wait(LEAVE_SECONDS)
+    except subprocess.TimeoutExpired:
+        return None
 
 
 def kill_group(process: subprocess.Popen[bytes]) -> None:

@@ -26,6 +26,7 @@ from stallscope.base.childenv import child_environment
 from stallscope.base.errors import StallscopeError
 from stallscope.base.text import one_line
 from stallscope.collectors import processes, procfile
+from stallscope.collectors.programs import reap
 from stallscope.model.capture import Capture, Label
 
 __all__ = ["capture", "find", "is_python"]
@@ -118,7 +119,7 @@ def _run(command: list[str], pid: int, deadline: float, seconds: float) -> bytes
             ) from None
         finally:
             child.kill()
-            child.wait()
+            reap(child)
         out.seek(0)
         err.seek(0)
         if code == 0:

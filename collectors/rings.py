@@ -11,6 +11,7 @@ import msgspec
 
 from stallscope.base.errors import StallscopeError
 from stallscope.collectors import probe
+from stallscope.collectors.paths import asking
 from stallscope.model import rings
 from stallscope.model.rings import Found, Life, Ring, RingError
 
@@ -121,7 +122,7 @@ def remove(found: Found) -> None:
         why = found.error or f"{found.path}: its server may still run in another PID namespace"
         raise RingError(f"{why}; it is not removed")
     try:
-        found.path.unlink()
+        asking.unlink(found.path)
     except OSError as error:
         raise RingError(f"{found.path}: {error.strerror}: it cannot be removed") from error
 

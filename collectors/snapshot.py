@@ -18,6 +18,7 @@ from stallscope.collectors import (
     rootpath,
     versionlayouts,
 )
+from stallscope.collectors.paths import asking
 from stallscope.collectors.probecommands import command, given
 from stallscope.model import capturefile, memorysessions
 from stallscope.model.capture import FROZEN, SESSIONS, Capture, Note, Process
@@ -200,8 +201,15 @@ def _parse(data: bytes) -> tuple[Capture, tuple[Moment, ...]]:
 def with_server_facts(capture: Capture, servers: tuple[processes.Server, ...]) -> Capture:
     """Add what only the file system knows: a data directory's PG_VERSION, a frozen control group,
     processes left out."""
-    versions = {server.main.pid: _pg_version(server) for server in servers}
-
+    versions: dict[int, str | None] = {}
+    notes = []
+    for server in servers:
+        pid = server.main.pid
+        try:
+            versions[pid] = _pg_version(server)
+        except asking.SilentDiskError as error:
+            versions[pid] = None
+            notes.append(Note("pg-version", f"process {pid}: PG_VERSION: {error.strerror}"))
     frozen = {pid for pid in versions if processes.is_frozen(pid)}
 
     def completed(process: Process) -> Process:
@@ -213,7 +221,7 @@ def with_server_facts(capture: Capture, servers: tuple[processes.Server, ...]) -
             return process
         return msgspec.structs.replace(process, strings={**process.strings, **more})
 
-    notes = [
+    notes += [
         Note(
             "processes-left-out",
             f"server {server.main.pid} has {server.left_out} processes beyond the"

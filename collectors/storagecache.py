@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import posixpath
 from collections.abc import Sequence
 
 import msgspec
 
 from stallscope.collectors import probe, rootpath
+from stallscope.collectors.paths import asking
 from stallscope.model import storagecache
 from stallscope.model.storagecache import CacheLine, Keep, LogFiles
 
@@ -78,7 +80,10 @@ def _folders(request: Request) -> Sequence[str]:
     list, which can be elsewhere after a move."""
     found = list(request.files.folders)
     for index in request.files.indexes:
-        data = rootpath.read(request.pids[0], index, _INDEX_BYTES) or b""
+        data = b""
+        # The probe says so: it is given the folder of the index, too.
+        with contextlib.suppress(asking.SilentDiskError):
+            data = rootpath.read(request.pids[0], index, _INDEX_BYTES) or b""
         base = request.files.datadir or posixpath.dirname(index)
         for line in data.split(b"\n"):
             name = line.decode("utf-8", "surrogateescape")

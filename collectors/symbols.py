@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -14,10 +13,10 @@ from pathlib import Path
 
 import msgspec
 
-from stallscope.base.childenv import child_environment
 from stallscope.base.errors import StallscopeError
 from stallscope.base.text import one_line
 from stallscope.collectors import packs, probe
+from stallscope.collectors.programs import Program
 from stallscope.model.capture import Capture, Frame, Module, Thread
 
 __all__ = ["Debuginfod", "Result", "symbolize"]
@@ -73,20 +72,13 @@ class Debuginfod:
     def __call__(self, build_id: str) -> Path:
         """Return the debug file of the build-id, else raise StallscopeError."""
         assert self._program is not None
-        try:
-            done = subprocess.run(
-                [self._program, "debuginfo", build_id],
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                env=child_environment(),
-                timeout=_FETCH_SECONDS,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            raise StallscopeError(f"debuginfod: no answer in {_FETCH_SECONDS:g} s") from None
-        lines = done.stdout.decode("utf-8", "surrogateescape").splitlines()
-        if done.returncode or not lines:
-            why = one_line(done.stderr.decode("utf-8", "backslashreplace")) or "not found"
+        program = Program([self._program, "debuginfo", build_id], output=True)
+        done = program.run(_FETCH_SECONDS, leave_children=False)
+        if done.code is None:
+            raise StallscopeError(f"debuginfod: no answer in {_FETCH_SECONDS:g} s")
+        lines = done.out.decode("utf-8", "surrogateescape").splitlines()
+        if done.code or not lines:
+            why = one_line(done.err.decode("utf-8", "backslashreplace")) or "not found"
             raise StallscopeError(f"debuginfod: {why}")
         return Path(lines[-1])
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from stallscope.collectors.paths import asking
 from tests.needs import required, why_not
 from tests.support.chance import SEED
 
@@ -52,6 +53,13 @@ def pytest_configure(config: pytest.Config) -> None:
     for number in (signal.SIGINT, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, lambda *_: None)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left_running() -> Iterator[None]:
+    """A child would be a part of the server of the next test, where that is this process."""
+    yield
+    asking.close()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

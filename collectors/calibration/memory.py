@@ -169,8 +169,8 @@ def open_memory(pid: int, seconds: float) -> Iterator[Memory]:
 
     Raises: ProbeError, ProbeMissingError.
     """
-    with probe.start(probe.find(), ["memory", "--pid", str(pid)], stdin=subprocess.PIPE) as process:
-        try:
-            yield Memory(process, time.monotonic() + seconds)
-        finally:
-            probe.end(process)
+    process = probe.start(probe.find(), ["memory", "--pid", str(pid)], stdin=subprocess.PIPE)
+    try:
+        yield Memory(process, time.monotonic() + seconds)
+    finally:
+        probe.end(process)

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import os
 import re
-import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TypeVar
 
 import msgspec
 
@@ -20,12 +18,12 @@ from stallscope.collectors.disks import blockdevices, filefacts, mounts, serverp
 from stallscope.collectors.disks.mounts import Mount
 from stallscope.collectors.disks.serverpaths import OpenFile
 from stallscope.collectors.disks.tree import Tree
+from stallscope.collectors.paths import asking
+from stallscope.collectors.paths.asking import SilentDiskError
 from stallscope.model.diskfacts import DiskFacts, FileSystem, Place
 
 __all__ = ["Subject", "gather"]
 
-PATIENCE_SECONDS = 2.0
-"""For one file system."""
 MAX_DEPTH = 8
 """Mounts on devices on files on mounts."""
 
@@ -40,7 +38,6 @@ _SYSCTLS = tuple(
         "zone_reclaim_mode",
     )
 )
-_T = TypeVar("_T")
 
 
 class Subject(msgspec.Struct, frozen=True):
@@ -109,12 +106,17 @@ class _Gathering:
             return named, "SHOW GLOBAL VARIABLES", "@@{}"
         if self._subject.family == "postgres":
             return {}, "", "{}"
-        inside = self._tree.real(f"/proc/{self._who}/root")
         options, notes = serverpaths.options_of(
-            self._subject.argv, files=inside in ("/", None) or self._subject.pid is None
+            self._subject.argv, files=self._subject.pid is None or not self._has_own_root()
         )
         self._missing += notes
         return options, "its command line and option files", "--{}"
+
+    def _has_own_root(self) -> bool:
+        try:
+            return self._tree.real(f"/proc/{self._who}/root") not in ("/", None)
+        except SilentDiskError:
+            return True
 
     def _kernel(self) -> Iterator[tuple[str, str]]:
         for path in _SYSCTLS:
@@ -136,14 +138,13 @@ class _Gathering:
         if silent is not None:
             return msgspec.structs.replace(place, why=f"{silent} does not answer")
         try:
-            return _in_time(lambda: self._look(place), f"{place.path}")
+            return self._look(place)
         except OSError as error:
             mount = mounts.mount_of(self._theirs, place.path, None)
-            if isinstance(error, TimeoutError) and mount is not None:
+            if isinstance(error, SilentDiskError) and mount is not None:
                 self._silent.add(mount.point)
                 self._mounts.setdefault(mount.point, self._plain(mount, self._who))
-                why = f"no answer within {PATIENCE_SECONDS:g} s"
-                return msgspec.structs.replace(place, mount=mount.point, why=why)
+                return msgspec.structs.replace(place, mount=mount.point, why=error.strerror)
             return msgspec.structs.replace(place, why=error.strerror or str(error))
 
     def _silent_above(self, path: str) -> str | None:
@@ -152,7 +153,7 @@ class _Gathering:
 
     def _look(self, place: Place) -> Place:
         here = self._inside(place.path)
-        number = _number(os.stat(here).st_dev)
+        number = _number(asking.status(here).st_dev)
         theirs = self._without_root(here)
         mount, who, path = mounts.mount_of(self._theirs, theirs, number), self._who, theirs
         # In a recorded tree no number is that of the mount.
@@ -186,7 +187,7 @@ class _Gathering:
 
     def _without_root(self, here: str) -> str:
         above = self._tree.path("/" if self._subject.pid is None else f"/proc/{self._who}/root")
-        return "/" + os.path.relpath(here, above) if above != "/" else os.path.realpath(here)
+        return "/" + os.path.relpath(here, above) if above != "/" else asking.real(here)
 
     def _is_direct(self, place: Place) -> bool | None:
         """Return whether files of that role have O_DIRECT."""
@@ -236,10 +237,12 @@ class _Gathering:
             return None
         here = self._tree.path(path)
         try:
-            number = _number(os.stat(here).st_dev)
+            number = _number(asking.status(here).st_dev)
+        except SilentDiskError:
+            raise
         except OSError:
             return None
-        mount = mounts.mount_of(self._own, os.path.realpath(path), number)
+        mount = mounts.mount_of(self._own, self._tree.real(path) or path, number)
         if mount is None:
             return None
         if mount.point not in self._mounts:
@@ -249,7 +252,10 @@ class _Gathering:
     def _backing(self, file: str) -> tuple[str, tuple[str, ...]] | None:
         path = file.removesuffix(" (deleted)")
         try:
-            point = _in_time(lambda: self._below(path, 0), path)
+            point = self._below(path, 0)
+        except SilentDiskError as error:
+            self._missing.append(f"{path}, the file of a loop device: {error.strerror}")
+            return None
         except OSError:
             return None
         if point is None:
@@ -280,24 +286,3 @@ class _Gathering:
 
 def _number(device: int) -> str:
     return f"{os.major(device)}:{os.minor(device)}"
-
-
-def _in_time(work: Callable[[], _T], what: str) -> _T:
-    """Return a result. Raises: OSError, TimeoutError where it is late; the thread is abandoned."""
-    results: list[_T] = []
-    errors: list[OSError] = []
-
-    def run() -> None:
-        try:
-            results.append(work())
-        except OSError as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=run, name="disks", daemon=True)
-    thread.start()
-    thread.join(PATIENCE_SECONDS)
-    if results:
-        return results[0]
-    if errors:
-        raise errors[0]
-    raise TimeoutError(f"{what}: no answer")

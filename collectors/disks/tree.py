@@ -8,6 +8,8 @@ from pathlib import Path
 
 import msgspec
 
+from stallscope.collectors.paths import asking
+
 __all__ = ["Tree"]
 
 _MAX_TEXT = 4096
@@ -41,10 +43,15 @@ class Tree(msgspec.Struct, frozen=True):
         return tuple(sorted(found))
 
     def real(self, path: str) -> str | None:
-        """Return the path of the host behind all links; None where it does not exist."""
+        """Return the path of the host behind all links; None where it does not exist.
+
+        Raises: SilentDiskError.
+        """
         try:
-            found = os.path.realpath(self.path(path), strict=True)
-            root = os.path.realpath(self.root)
-        except (OSError, ValueError):
+            found = asking.real(self.path(path))
+            root = asking.real(self.root)
+        except asking.SilentDiskError:
+            raise
+        except OSError:
             return None
         return "/" + os.path.relpath(found, root) if root != "/" else found

@@ -11,6 +11,7 @@ from stallscope.base.errors import StallscopeError
 from stallscope.collectors import preload, procfile, rings
 from stallscope.collectors.doctor.checks import Check, Place
 from stallscope.collectors.doctor.confinement import profile
+from stallscope.collectors.paths import asking
 
 __all__ = ["agent", "folder", "library"]
 
@@ -33,7 +34,7 @@ def folder(place: Place) -> Iterator[Check]:
     if uid is None:
         return
     for path in (*rings.folders(), Path("/dev/shm")):  # noqa: S108 - the last fallback, made below it
-        if _writable(place.root / str(path).lstrip("/"), uid):
+        if _is_writable(place.root / str(path).lstrip("/"), uid):
             yield Check("inproc-folder", "ok", f"uid {uid} can create a ring in {path}")
             return
     what = f"uid {uid} cannot create a ring anywhere: the in-process library would record nothing"
@@ -85,13 +86,10 @@ def _without_a_ring(place: Place, pid: int) -> Check:
 
 def _preloads(place: Place, pid: int) -> bool:
     """Return whether a process was started to load our library."""
-    try:
-        with (place.root / f"proc/{pid}/environ").open("rb") as file:
-            words = file.read(_ENVIRONMENT).split(b"\0")
-    except OSError:
-        return False
+    environment = procfile.read(place.root / f"proc/{pid}/environ", _ENVIRONMENT) or b""
     return any(
-        word.startswith(b"LD_PRELOAD=") and preload.LIBRARY.encode() in word for word in words
+        word.startswith(b"LD_PRELOAD=") and preload.LIBRARY.encode() in word
+        for word in environment.split(b"\0")
     )
 
 
@@ -108,10 +106,10 @@ def _user(place: Place, pid: int) -> int | None:
     return None
 
 
-def _writable(path: Path, uid: int) -> bool:
+def _is_writable(path: Path, uid: int) -> bool:
     """Return whether a user may make files there; groups are not checked."""
     try:
-        status = path.stat()
+        status = asking.status(path)
     except OSError:
         return False
     mine = status.st_uid == uid and status.st_mode & 0o300 == 0o300

@@ -4,9 +4,8 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 
-from stallscope.base.childenv import child_environment
+from stallscope.collectors.programs import Program
 from stallscope.model.capture import Module
 
 __all__ = ["how_to_get", "package_of"]
@@ -60,19 +59,11 @@ def package_of(path: str) -> str | None:
 
 def _first_line(argv: list[str]) -> str | None:
     try:
-        done = subprocess.run(
-            argv,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            env=child_environment(),
-            timeout=_SECONDS,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
+        done = Program(argv, output=True).run(_SECONDS, leave_children=False)
+    except OSError:
         return None
-    lines = done.stdout.splitlines()
-    return lines[0] if done.returncode == 0 and lines else None
+    lines = done.out.decode("utf-8", "replace").splitlines()
+    return lines[0] if done.code == 0 and lines else None
 
 
 def _distribution() -> str:

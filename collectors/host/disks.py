@@ -14,6 +14,7 @@ import os
 from pathlib import Path
 
 from stallscope.collectors.host.collecting import HostCollector, as_number
+from stallscope.collectors.paths import asking
 
 __all__ = ["SECTOR", "Disks", "mounted_from"]
 
@@ -54,7 +55,7 @@ class Disks(HostCollector):
 
     def _find_device(self, process: Path, datadir: str) -> None:
         try:
-            device = os.stat(f"{process}/root{datadir}").st_dev
+            device = asking.status(f"{process}/root{datadir}").st_dev
         except OSError as error:
             self.datadir_missing = f"cannot read {datadir}: {error.strerror}"
             return
@@ -134,5 +135,13 @@ def mounted_from(mountinfo: Path, device: tuple[int, int]) -> str | None:
             before, _, after = line.partition(" - ")
             words = after.split()
             if before.split()[2:3] == [number] and len(words) > 1 and words[1].startswith("/dev/"):
-                return os.path.basename(os.path.realpath(words[1]))
+                return os.path.basename(_without_links(words[1]))
     return None
+
+
+def _without_links(path: str) -> str:
+    """Return where a path leads; the path itself where that cannot be said, as in a container."""
+    try:
+        return asking.real(path)
+    except OSError:
+        return path

@@ -10,6 +10,7 @@ import msgspec
 
 from stallscope.base.errors import UsageError
 from stallscope.collectors import rootpath
+from stallscope.collectors.paths import asking
 from stallscope.collectors.processes import Server
 from stallscope.collectors.sql.login import DEFAULT_PORT, TLS_MODES, Login, Tls, default_user
 from stallscope.collectors.sql.optionfiles import GROUPS, Setting, Sources, read
@@ -65,7 +66,7 @@ def find(
             " sent to it: name its file with --defaults-file"
         )
     if login.host is None and login.socket is None:
-        present = (path for path in DEFAULT_SOCKETS if os.path.exists(path))
+        present = (path for path in DEFAULT_SOCKETS if _is_there(path))
         login = msgspec.structs.replace(login, socket=next(present, DEFAULT_SOCKETS[0]))
     return login, tuple(notes)
 
@@ -128,8 +129,12 @@ def _own_socket(login: Login, server: Server) -> Login:
         # The X Protocol has its own socket.
         if "mysqlx" in os.path.basename(path):
             continue
-        seen = rootpath.inside(server.main.pid, path)
-        if _is_same_file(path, seen):
+        try:
+            seen = rootpath.inside(server.main.pid, path)
+            is_same = _is_same_file(path, seen)
+        except asking.SilentDiskError:  # the login says so, and gets no password
+            seen, is_same = f"/proc/{server.main.pid}/root{path}", False
+        if is_same:
             return msgspec.structs.replace(login, socket=path)
         return msgspec.structs.replace(login, socket=seen, socket_shown=path)
     if server.ports and login.socket is None:
@@ -139,9 +144,18 @@ def _own_socket(login: Login, server: Server) -> Login:
 
 def _is_same_file(path: str, other: str) -> bool:
     try:
-        return os.path.samefile(path, other)
+        return asking.is_same(path, other)
+    except asking.SilentDiskError:
+        raise
     except OSError:
         return False
+
+
+def _is_there(path: str) -> bool:
+    try:
+        return asking.exists(path)
+    except asking.SilentDiskError:
+        return True  # the login says so
 
 
 def _number(name: str, text: str | None, default: int, limit: int) -> int:

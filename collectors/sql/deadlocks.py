@@ -12,6 +12,7 @@ all.
 from __future__ import annotations
 
 import os
+import stat
 import time
 from collections import OrderedDict
 from collections.abc import Callable
@@ -21,6 +22,7 @@ import msgspec
 
 from stallscope.base.errors import StallscopeError
 from stallscope.collectors.logfile import LogFollower
+from stallscope.collectors.paths import asking
 from stallscope.collectors.sql.collecting import number
 from stallscope.collectors.sql.failures import StatementError
 from stallscope.collectors.sql.protocol import SqlSession
@@ -295,9 +297,16 @@ def _log_path(pid: int, log_error: str, datadir: str) -> str | None:
     """Return the path of the error log in our mount namespace; None where it is no file."""
     if log_error in ("", "stderr"):
         path = f"/proc/{pid}/fd/2"
-        return path if os.path.isfile(path) else None
+        return path if _is_file(path) else None
     inside = os.path.normpath(os.path.join(datadir or "/", log_error))
     return f"/proc/{pid}/root{inside}" if inside.startswith("/") else None
+
+
+def _is_file(path: str) -> bool:
+    try:
+        return stat.S_ISREG(asking.status(path).st_mode)
+    except OSError:
+        return False
 
 
 def _stamp(now_ns: int) -> str:

@@ -16,6 +16,7 @@ import msgspec
 from stallscope.base import trust
 from stallscope.base.errors import UsageError
 from stallscope.base.text import clean
+from stallscope.collectors.paths import asking
 from stallscope.collectors.sql import mylogin, optionlines
 
 __all__ = ["GROUPS", "Found", "Setting", "Sources", "read"]
@@ -212,8 +213,8 @@ class _Reader:
         names = [target]
         if item.folder:
             try:
-                found = os.listdir(target)
-            except (OSError, ValueError) as error:
+                found = asking.names(target, MAX_ENTRIES + 1)
+            except OSError as error:
                 raise UsageError(f"{path}: line {item.line}: !includedir: {error}") from None
             if len(found) > MAX_ENTRIES:
                 raise UsageError(
@@ -239,16 +240,11 @@ class _Reader:
 def _load(path: str) -> tuple[bytes, int]:
     """Return content and mode of a regular file; raises _NotThere, UsageError where too large."""
     try:
-        # Opening a FIFO without a writer would block.
-        number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except (OSError, ValueError) as error:
-        raise _NotThere(getattr(error, "strerror", None) or str(error)) from None
-    mode = os.fstat(number).st_mode
-    if not stat.S_ISREG(mode):
-        os.close(number)
-        raise _NotThere("it is no regular file")
-    with open(number, "rb") as file:
-        data = file.read(MAX_BYTES + 1)
+        data, mode = asking.read(path, MAX_BYTES + 1)
+    except asking.SilentDiskError as error:
+        raise UsageError(f"cannot read the option file {path}: {error.strerror}") from None
+    except OSError as error:
+        raise _NotThere(error.strerror or str(error)) from None
     if len(data) > MAX_BYTES:
         raise UsageError(f"{Path(path)}: an option file of more than {MAX_BYTES} bytes")
     return data, mode

@@ -19,6 +19,7 @@ import msgspec
 
 from stallscope.base.errors import UsageError
 from stallscope.collectors import postmaster, processes, rootpath
+from stallscope.collectors.paths import asking
 from stallscope.collectors.processes import Server
 from stallscope.collectors.sql.login import default_user
 from stallscope.server.families import family
@@ -131,7 +132,7 @@ def _has_own_root(login: PostgresLogin) -> bool:
     if login.folder is None or not login.folder.startswith("/proc/"):
         return False
     try:
-        return not os.path.samefile(login.folder, os.path.dirname(login.shown))
+        return not asking.is_same(login.folder, os.path.dirname(login.shown))
     except OSError:
         return True
 
@@ -150,27 +151,47 @@ def _of_process(server: Server, login: PostgresLogin) -> PostgresLogin:
     path = next(filter(_SOCKET.fullmatch, server.sockets), None)
     said = None
     if path is None and server.datadir is not None:
-        said = postmaster.read(pid, server.datadir)
+        with contextlib.suppress(asking.SilentDiskError):
+            said = postmaster.read(pid, server.datadir)
         path = None if said is None else said.socket
     if path is not None and (parts := _SOCKET.fullmatch(path)) is not None:
-        folder = rootpath.inside(pid, parts[1])
-        if not os.path.isdir(folder):  # another user's root, which may not be entered
-            folder = parts[1]
-        return msgspec.structs.replace(login, folder=folder, shown=path, port=int(parts[2]))
+        return msgspec.structs.replace(
+            login, folder=_seen(pid, parts[1]), shown=path, port=int(parts[2])
+        )
     if server.ports:
         return msgspec.structs.replace(login, host="127.0.0.1", port=server.ports[0])
     port = login.port if said is None or said.port is None else said.port
     for folder in FOLDERS:
         shown = f"{folder}/.s.PGSQL.{port}"
-        if os.path.exists(shown):
+        if _is_there(shown):
             return msgspec.structs.replace(login, folder=folder, shown=shown, port=port)
     return msgspec.structs.replace(login, host="127.0.0.1", port=port)
+
+
+def _seen(pid: int, folder: str) -> str:
+    """Return where this process finds a folder of the server."""
+    try:
+        seen = rootpath.inside(pid, folder)
+        # Another user's root may not be entered.
+        return seen if asking.is_folder(seen) else folder
+    except asking.SilentDiskError:  # connecting says so
+        return f"/proc/{pid}/root{folder}"
+
+
+def _is_there(path: str) -> bool:
+    try:
+        return asking.exists(path)
+    except asking.SilentDiskError:
+        return True  # connecting says so
 
 
 def _name_of(pid: int, uid: int) -> str | None:
     """Return the name of a user, by the passwd file that the process sees: it is the server that
     turns the number into a name."""
-    data = rootpath.read(pid, "/etc/passwd", MAX_PASSWD) or b""
+    try:
+        data = rootpath.read(pid, "/etc/passwd", MAX_PASSWD) or b""
+    except asking.SilentDiskError:
+        return None
     for line in data.decode("utf-8", "replace").splitlines():
         fields = line.split(":")
         if len(fields) > 2 and fields[2] == str(uid):

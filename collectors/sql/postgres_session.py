@@ -15,6 +15,8 @@ import msgspec
 from stallscope.base import extras
 from stallscope.base.package import module_command
 from stallscope.base.text import one_line
+from stallscope.collectors.paths import asking
+from stallscope.collectors.programs import reap
 from stallscope.collectors.sql.asking import ServerConnection
 from stallscope.collectors.sql.failures import (
     ConnectError,
@@ -149,9 +151,9 @@ class _Child:
         descriptors: list[int] = []
         try:
             if login.folder is not None:
+                asking.exists(f"{login.folder}/.s.PGSQL.{login.port}")  # else the child would wait
                 # Opened before the child becomes another user, who may not go through /proc.
-                flags = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
-                descriptors.append(os.open(login.folder, flags))
+                descriptors.append(asking.folder(login.folder))
                 self._host = f"/proc/self/fd/{descriptors[0]}"
             self._end, other = socket.socketpair()
             descriptors.append(other.detach())
@@ -219,7 +221,7 @@ class _Child:
             self._process.wait(END_SECONDS)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            self._process.wait()
+            reap(self._process)
 
     def _parameters(self) -> dict[str, str]:
         login = self._login

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 import socket
 import ssl
 import struct
@@ -26,6 +25,7 @@ from pymysql.cursors import SSCursor
 from stallscope.base.errors import StallscopeError
 from stallscope.base.text import one_line
 from stallscope.collectors import ownthreads
+from stallscope.collectors.paths import asking
 from stallscope.collectors.sql.authentication import Plugins
 from stallscope.collectors.sql.failures import (
     AbortedLoginError,
@@ -356,25 +356,9 @@ def _reach_tcp(host: str, port: int, seconds: float) -> socket.socket:
 
 
 def _reach_unix(path: str, seconds: float) -> socket.socket:
-    end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        end.settimeout(seconds)
-        if len(os.fsencode(path)) < 108:  # sun_path, unix(7)
-            end.connect(path)
-        else:
-            _connect_through_folder(end, path)
-    except BaseException:
-        end.close()
-        raise
+    end = asking.connected(path)
+    end.settimeout(seconds)
     return end
-
-
-def _connect_through_folder(end: socket.socket, path: str) -> None:
-    folder = os.open(os.path.dirname(path), os.O_PATH | os.O_DIRECTORY)
-    try:
-        end.connect(f"/proc/self/fd/{folder}/{os.path.basename(path)}")
-    finally:
-        os.close(folder)
 
 
 def connect(login: Login, end: socket.socket, seconds: float | None = None) -> SqlSession:

@@ -185,8 +185,8 @@ static uint64_t needed_capabilities(const struct stall_privileges *privileges)
 		return STALL_CAPABILITY(SYS_PTRACE) |
 		       (privileges->opens_programs ? STALL_CAPABILITY(DAC_READ_SEARCH) : 0) |
 		       (privileges->opens_memory ? STALL_CAPABILITY(DAC_OVERRIDE) : 0);
-	// The worker becomes nobody, is made again where a file has killed it, and is killed where
-	// it is late.
+	// The worker becomes a user of its own, is made again where a file has killed it, and is
+	// killed where it is late.
 	if (geteuid() == 0)
 		wanted |= STALL_CAPABILITY(SETUID) | STALL_CAPABILITY(SETGID) |
 			  STALL_CAPABILITY(KILL);

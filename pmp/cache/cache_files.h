@@ -97,7 +97,7 @@ struct stall_cache_scan {
 	size_t bucket_count;
 	struct stall_cache_folder *folders;
 	size_t folder_count, folder_capacity;
-	struct stall_hash_index folders_by_path;
+	struct stall_hash_index folders_by_path, scanned_folders;
 	uint64_t known_dev, known_filesystem; // of the latest file: most are of one
 	bool is_dev_known;
 	bool limit_reached;

@@ -181,19 +181,36 @@ static struct stall_error *take_entry(struct stall_cache_scan *scan, size_t inde
 	return take(scan, index, &where, &status, path);
 }
 
-// By another name, or for another process of the server.
-static bool was_scanned(struct stall_cache_scan *scan, size_t index,
-			const struct stall_path_status *status)
+static uint64_t identity_hash(const struct stall_cache_folder *folder)
+{
+	const uint64_t key[] = {folder->dev, folder->ino};
+
+	return stall_hash(key, sizeof(key));
+}
+
+// *ret: whether it was scanned by another name, or for another process of the server.
+static struct stall_error *begin_scan(struct stall_cache_scan *scan, size_t index,
+				      const struct stall_path_status *status, bool *ret)
 {
 	struct stall_cache_folder *folder = &scan->folders[index];
+	size_t at = 0;
+	uint32_t found;
 
 	folder->dev = status->dev;
 	folder->ino = status->ino;
-	for (size_t i = 0; i < index; i++)
-		if (scan->folders[i].ino == folder->ino && scan->folders[i].dev == folder->dev &&
-		    (!scan->folders[i].flat || folder->flat))
-			return true;
-	return false;
+	uint64_t hash = identity_hash(folder);
+	while ((found = stall_hash_index_next(&scan->scanned_folders, hash, &at)) !=
+	       STALL_HASH_END) {
+		const struct stall_cache_folder *other = &scan->folders[found];
+
+		*ret = other->ino == folder->ino && other->dev == folder->dev &&
+		       (!other->flat || folder->flat);
+		if (*ret)
+			return NULL;
+	}
+	*ret = false;
+	return stall_hash_index_add(&scan->scanned_folders, hash, (uint32_t)index) ? NULL
+										   : &stall_enomem;
 }
 
 // Returns how many entries it had in *ret; 0 at the end.
@@ -230,6 +247,7 @@ static struct stall_error *scan_folder(struct stall_cache_scan *scan, size_t ind
 	_cleanup_close_ int fd = -1;
 	struct stall_path_status status;
 	size_t seen = 0, count = 1;
+	bool was_scanned;
 	struct stall_error *err =
 		stall_path_open(&where, STALL_PATH_FOLDER | STALL_PATH_QUIET, &fd, &status);
 
@@ -241,8 +259,9 @@ static struct stall_error *scan_folder(struct stall_cache_scan *scan, size_t ind
 	}
 	if (!piece)
 		return &stall_enomem;
-	if (was_scanned(scan, index, &status))
-		return NULL;
+	err = begin_scan(scan, index, &status, &was_scanned);
+	if (err || was_scanned)
+		return err;
 	while (!err && count && !scan->limit_reached && !stall_cache_is_late(scan)) {
 		err = scan_piece(scan, index, fd, piece, &count);
 		seen += count;
@@ -332,4 +351,5 @@ void stall_cache_folders_deinit(struct stall_cache_scan *scan)
 		free(scan->folders[i].path);
 	free(scan->folders);
 	stall_hash_index_deinit(&scan->folders_by_path);
+	stall_hash_index_deinit(&scan->scanned_folders);
 }

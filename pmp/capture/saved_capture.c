@@ -100,8 +100,10 @@ struct stall_error *stall_saved_capture(const struct stall_saved_capture *saved,
 	};
 	unsigned int missing;
 	uint8_t partial = 0;
-	struct stall_error *err = stall_untrusted_run(&untrusted, output, &partial, &missing);
+	struct stall_error *err = stall_worker_open_dirs(&saved->worker);
 
+	if (!err)
+		err = stall_untrusted_run(&untrusted, output, &partial, &missing);
 	*ret_partial = partial != 0;
 	return err;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "command/feature_report.h"
 
+#include <stdio.h>
 #include <string.h>
 #include <sys/utsname.h>
 
@@ -91,4 +92,12 @@ struct stall_error *stall_features_write(int fd)
 	stall_json_close(&json, '}');
 	stall_json_newline(&json);
 	return stall_lines_write(&json, fd);
+}
+
+void stall_missing_layers_report(unsigned int missing)
+{
+	_cleanup_error_ struct stall_error *err = stall_sandbox_check(missing);
+
+	if (err)
+		fprintf(stderr, "stallscope-probe: %s\n", err->message);
 }

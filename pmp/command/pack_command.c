@@ -5,6 +5,7 @@
 #include "base/json_writer.h"
 #include "base/messages.h"
 #include "base/output.h"
+#include "command/feature_report.h"
 #include "packs/pack_make.h"
 
 static const char *symbols_name(uint8_t symbols)
@@ -51,6 +52,7 @@ struct stall_error *stall_pack_run(const struct stall_pack_options *options, int
 {
 	_cleanup_(stall_output_destroyp) struct stall_output *output = NULL;
 	struct stall_pack_summary summary;
+	unsigned int missing;
 
 	struct stall_error *err =
 		stall_output_create(options->output, options->force_overwrite, &output);
@@ -58,8 +60,11 @@ struct stall_error *stall_pack_run(const struct stall_pack_options *options, int
 		return err;
 	// Names of functions are no secret, and the process that reads ELF files is nobody's.
 	stall_output_let_all_read(output);
-	err = stall_pack_make(options->file, options->debug_dir, output, &summary);
+	err = stall_pack_make(options->file, options->debug_dir, output, &summary, &missing);
 	if (!err)
 		err = stall_output_commit(output);
-	return err ? err : report(options, &summary, out);
+	if (err)
+		return err;
+	stall_missing_layers_report(missing);
+	return report(options, &summary, out);
 }

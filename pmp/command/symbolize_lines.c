@@ -11,11 +11,13 @@
 #include "base/cleanup.h"
 #include "base/json_writer.h"
 #include "base/output.h"
+#include "command/feature_report.h"
 #include "sandbox/untrusted.h"
 #include "unwind/symbolize.h"
 
 #define MAX_LINE (64 << 20)
 #define MEMORY_LIMIT (UINT64_C(4) << 30)
+#define MAX_CPU_SECONDS 600
 
 struct request {
 	uint64_t id;
@@ -198,6 +200,7 @@ struct stall_error *stall_symbolize_lines(const struct stall_symbolizer_options 
 		.arg = &lines,
 		.reads_input = true,
 		.memory_limit = MEMORY_LIMIT,
+		.cpu_seconds = MAX_CPU_SECONDS,
 		.max_bytes = UINT64_MAX,
 	};
 	unsigned int missing;
@@ -210,5 +213,8 @@ struct stall_error *stall_symbolize_lines(const struct stall_symbolizer_options 
 	if (err)
 		return err;
 	lines.symbolizer = symbolizer;
-	return stall_untrusted_run(&work, output, NULL, &missing);
+	err = stall_untrusted_run(&work, output, NULL, &missing);
+	if (!err)
+		stall_missing_layers_report(missing);
+	return err;
 }

@@ -9,6 +9,7 @@
 
 #include "base/array.h"
 #include "base/cleanup.h"
+#include "base/hash_index.h"
 #include "proc/module_file.h"
 
 #define MAX_VDSO ((size_t)256 << 10)
@@ -22,6 +23,7 @@ struct builder {
 	int exe_fd, vdso_fd, sysroot;
 	struct stall_maps *maps;
 	size_t mapping_capacity, module_capacity;
+	struct stall_hash_index by_place; // modules
 	uint32_t main;
 };
 
@@ -130,13 +132,22 @@ static struct stall_error *open_module(struct builder *b, struct stall_module *m
 	return check_module(b, module, code);
 }
 
-static uint32_t known_module(const struct stall_maps *maps, const char *path, uint64_t distance)
+static uint64_t place_hash(const char *path, uint64_t distance)
 {
-	for (size_t i = maps->module_count; i-- > 0;) {
-		const struct stall_module *module = &maps->modules[i];
+	return stall_hash(path, strlen(path)) + distance;
+}
+
+static uint32_t known_module(const struct builder *b, const char *path, uint64_t distance)
+{
+	uint64_t hash = place_hash(path, distance);
+	uint32_t found;
+	size_t at = 0;
+
+	while ((found = stall_hash_index_next(&b->by_place, hash, &at)) != STALL_HASH_END) {
+		const struct stall_module *module = &b->maps->modules[found];
 
 		if (module->start - module->offset == distance && strcmp(module->path, path) == 0)
-			return (uint32_t)i;
+			return found;
 	}
 	return STALL_NO_MODULE;
 }
@@ -152,7 +163,9 @@ static struct stall_error *append_module(struct builder *b, struct stall_mapping
 		maps->modules_lost++;
 		return NULL;
 	}
-	if (!stall_array_reserve(&maps->modules, maps->module_count, 1, &b->module_capacity))
+	if (!stall_array_reserve(&maps->modules, maps->module_count, 1, &b->module_capacity) ||
+	    !stall_hash_index_add(&b->by_place, place_hash(path, mapping->start - mapping->offset),
+				  (uint32_t)maps->module_count))
 		return &stall_enomem;
 	struct stall_module module = {
 		.start = mapping->start,
@@ -190,7 +203,7 @@ static struct stall_error *add_file_mapping(struct builder *b, struct stall_mapp
 	if (!file || !mapping->executable)
 		return NULL;
 	mapping->offset = file->offset + (mapping->start - file->start);
-	mapping->module = known_module(b->maps, file->path, mapping->start - mapping->offset);
+	mapping->module = known_module(b, file->path, mapping->start - mapping->offset);
 	if (mapping->module == STALL_NO_MODULE)
 		return add_module(b, mapping, file);
 	struct stall_module *module = &b->maps->modules[mapping->module];
@@ -308,6 +321,7 @@ struct stall_error *stall_core_maps_create(const struct stall_core_memory *memor
 	struct stall_error *err = add_mappings(&b);
 	stall_closep(&b.exe_fd);
 	stall_closep(&b.vdso_fd);
+	stall_hash_index_deinit(&b.by_place);
 	if (err)
 		return err;
 	*ret = no_cleanup_ptr(maps);

@@ -224,7 +224,8 @@ static struct stall_error *check_summary(struct stall_pack_summary *summary)
 }
 
 struct stall_error *stall_pack_make(const char *path, const char *debug_dir,
-				    struct stall_output *output, struct stall_pack_summary *ret)
+				    struct stall_output *output, struct stall_pack_summary *ret,
+				    unsigned int *ret_missing)
 {
 	_cleanup_(making_deinit) struct making making = {.path = path, .fd = -1};
 	const struct stall_untrusted work = {
@@ -239,13 +240,12 @@ struct stall_error *stall_pack_make(const char *path, const char *debug_dir,
 		.deadline_ms = DEADLINE_MS,
 		.max_bytes = STALL_PACK_MAX_FILE,
 	};
-	unsigned int missing;
 
 	_Static_assert(sizeof(*ret) <= STALL_UNTRUSTED_ANSWER, "an answer of a child");
 	struct stall_error *err = stall_search_dirs_init(&making.dirs, &debug_dir,
 							 debug_dir ? 1 : 0, STALL_DEBUG_DIR);
 	if (!err)
-		err = stall_untrusted_run(&work, output, ret, &missing);
+		err = stall_untrusted_run(&work, output, ret, ret_missing);
 	if (!err)
 		err = check_summary(ret);
 	if (!err || strncmp(err->message, path, strlen(path)) == 0)

@@ -25,8 +25,9 @@ struct stall_pack_summary {
 };
 
 // Writes the pack of `path`, or of its separate debug file if that has the symbols. `debug_dir` may
-// be NULL.
+// be NULL. *ret_missing as of stall_sandbox_enter().
 struct stall_error *stall_pack_make(const char *path, const char *debug_dir,
-				    struct stall_output *output, struct stall_pack_summary *ret);
+				    struct stall_output *output, struct stall_pack_summary *ret,
+				    unsigned int *ret_missing);
 
 #endif

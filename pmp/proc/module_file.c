@@ -110,6 +110,7 @@ static struct stall_error *open_mapped(const struct stall_target *target, int fo
 	struct stall_path_status status;
 	struct stall_error *err = stall_path_open(&path, STALL_PATH_READ, &module->fd, &status);
 
+	module->local = !err && stall_path_is_local(&status);
 	if (err || is_mapped_file(&status, module))
 		return err;
 	close(module->fd);
@@ -130,7 +131,9 @@ struct stall_error *stall_module_open(const struct stall_target *target,
 		return err;
 	snprintf(name, sizeof(name), "map_files/%" PRIx64 "-%" PRIx64, start, end);
 	struct stall_path link = path_of(target, module, STALL_PATH_IN_PROC, name);
-	err = stall_path_open(&link, STALL_PATH_READ, &module->fd, NULL);
+	struct stall_path_status status;
+	err = stall_path_open(&link, STALL_PATH_READ, &module->fd, &status);
+	module->local = !err && stall_path_is_local(&status);
 	if (!err || err->code == STALL_ERROR_LATE || err->errnum == EINVAL)
 		return err ? refuse(module, err) : NULL;
 	// Following such a link takes CAP_CHECKPOINT_RESTORE or CAP_SYS_ADMIN.

@@ -18,6 +18,7 @@ struct stall_module {
 	uint64_t dev, ino;   // 0 for the vdso
 	bool deleted;	     // the path was unlinked or replaced since it was mapped
 	int fd;		     // open for reading, -1 where that failed (see `error`)
+	bool local;	     // of the open file: on a file system of this host, which answers
 	bool shared;	     // fd and error belong to another module of the same file, which can be
 			     // one of another process of the snapshot
 	char *error;	     // why fd is -1, or NULL

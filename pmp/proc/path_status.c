@@ -39,8 +39,11 @@ bool stall_fd_status(int fd, struct stall_path_status *ret)
 
 bool stall_path_is_local(const struct stall_path_status *status)
 {
-	static const uint64_t local[] = {TMPFS_MAGIC,		RAMFS_MAGIC, BTRFS_SUPER_MAGIC,
-					 OVERLAYFS_SUPER_MAGIC, ZFS_MAGIC,   BCACHEFS_MAGIC};
+	// 9p is the disk that a virtual machine gets from its host.
+	static const uint64_t local[] = {TMPFS_MAGIC,	    RAMFS_MAGIC,
+					 BTRFS_SUPER_MAGIC, OVERLAYFS_SUPER_MAGIC,
+					 ZFS_MAGIC,	    BCACHEFS_MAGIC,
+					 V9FS_MAGIC};
 
 	for (size_t i = 0; i < sizeof(local) / sizeof(local[0]); i++)
 		if (status->filesystem == local[i])

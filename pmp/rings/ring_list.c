@@ -6,23 +6,25 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <fnmatch.h>
-#include <glob.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/array.h"
 #include "base/cleanup.h"
+#include "base/hash_index.h"
+#include "proc/path_open.h"
 #include "proc/proc_file.h"
 #include "proc/target.h"
 #include "rings/ring_file.h"
 #include "rings/ring_find.h"
 
 #define OF_ALL_USERS "/run/user/*/stallscope"
+#define MAX_ENTRIES 65536 // of a folder that are read
+#define PIECE ((size_t)64 << 10)
 #define MAX_PROCESSES (1 << 22)
 #define FIRST_PID_NAMESPACE 0xEFFFFFFC // include/linux/proc_ns.h: PROC_PID_INIT_INO
 
@@ -81,19 +83,29 @@ static struct stall_error *read_ring(struct stall_listed_ring *listed)
 	return NULL;
 }
 
+// Takes the error over: why it cannot be read.
+static struct stall_error *add(struct stall_ring_list *list, const char *path,
+			       struct stall_error *why)
+{
+	char *copy = strdup(path);
+
+	if (!copy || !stall_array_reserve(&list->rings, list->count, 1, &list->capacity)) {
+		free(copy);
+		stall_error_destroy(why);
+		return &stall_enomem;
+	}
+	list->rings[list->count++] = (struct stall_listed_ring){.path = copy, .err = why};
+	return NULL;
+}
+
 struct stall_error *stall_ring_list_add(struct stall_ring_list *list, const char *path)
 {
 	if (list->count == STALL_RING_LIST_MAX)
 		return NULL;
-	if (!stall_array_reserve(&list->rings, list->count, 1, &list->capacity))
-		return &stall_enomem;
-	struct stall_listed_ring *listed = &list->rings[list->count];
-	*listed = (struct stall_listed_ring){.path = strdup(path)};
-	if (!listed->path)
-		return &stall_enomem;
-	list->count++;
-	listed->err = read_ring(listed);
-	return NULL;
+	struct stall_error *err = add(list, path, NULL);
+	if (!err)
+		list->rings[list->count - 1].err = read_ring(&list->rings[list->count - 1]);
+	return err;
 }
 
 struct stall_error *stall_ring_list_add_process(struct stall_ring_list *list, pid_t pid)
@@ -105,54 +117,130 @@ struct stall_error *stall_ring_list_add_process(struct stall_ring_list *list, pi
 }
 
 // As recorder_file.c names them, PID-TIME.ring: what else is in a shared folder is not ours.
-static int is_ring_name(const struct dirent *entry)
+static bool is_ring_name(const char *name)
 {
-	const char *at = entry->d_name;
+	const char *at = name;
 	size_t digits = strspn(at, "0123456789");
 
 	if (!digits || at[digits] != '-')
-		return 0;
+		return false;
 	at += digits + 1;
 	size_t time = strspn(at, "0123456789abcdef");
 	return time && !strcmp(at + time, STALL_RING_SUFFIX);
 }
 
-static int compare_names(const struct dirent **a, const struct dirent **b)
+static bool is_folder_of_user(const char *name)
 {
-	return strcmp((*a)->d_name, (*b)->d_name);
+	return !strncmp(name, "stallscope-", strlen("stallscope-"));
+}
+
+static bool is_user(const char *name)
+{
+	return true;
+}
+
+struct names {
+	char **names;
+	size_t count, capacity;
+};
+
+static void names_deinit(struct names *names)
+{
+	for (size_t i = 0; i < names->count; i++)
+		free(names->names[i]);
+	free(names->names);
+}
+
+static int compare_names(const void *a, const void *b)
+{
+	return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+static struct stall_error *add_name(struct names *names, const char *name)
+{
+	char *copy = strdup(name);
+
+	if (!copy || !stall_array_reserve(&names->names, names->count, 1, &names->capacity)) {
+		free(copy);
+		return &stall_enomem;
+	}
+	names->names[names->count++] = copy;
+	return NULL;
+}
+
+static struct stall_error *read_names(const char *folder, bool (*is_wanted)(const char *name),
+				      struct names *ret)
+{
+	// Each user's folder may be on a disk of its own: who has one that does not answer hides no
+	// rings of others.
+	const struct stall_path where = {.folder = AT_FDCWD,
+					 .name = folder,
+					 .device = stall_hash(folder, strlen(folder))};
+	_cleanup_free_ char *piece = malloc(PIECE);
+	_cleanup_close_ int fd = -1;
+	struct stall_folder_entry entry;
+	size_t seen = 0, size = 1;
+	struct stall_error *err =
+		piece ? stall_path_open(&where, STALL_PATH_FOLDER, &fd, NULL) : &stall_enomem;
+
+	while (!err && size && seen < MAX_ENTRIES) {
+		size_t at = 0;
+
+		err = stall_folder_next(fd, piece, PIECE, &size);
+		while (!err && stall_folder_entry_next(piece, size, &at, &entry)) {
+			seen++;
+			if (is_wanted(entry.name))
+				err = add_name(ret, entry.name);
+		}
+	}
+	return err;
+}
+
+// The names in a folder, sorted. One that does not answer is in the list, as what cannot be read.
+static struct stall_error *list_names(struct stall_ring_list *list, const char *folder,
+				      bool (*is_wanted)(const char *name), struct names *ret)
+{
+	struct stall_error *err = read_names(folder, is_wanted, ret);
+
+	if (ret->count)
+		qsort(ret->names, ret->count, sizeof(*ret->names), compare_names);
+	if (!err || err == &stall_enomem)
+		return err;
+	if (err->code == STALL_ERROR_LATE)
+		return add(list, folder, err);
+	stall_error_destroy(err); // none, or not for us
+	return NULL;
 }
 
 static struct stall_error *add_folder(struct stall_ring_list *list, const char *folder)
 {
-	struct stall_error *err = NULL;
-	struct dirent **entries;
-	int count = scandir(folder, &entries, is_ring_name, compare_names);
+	_cleanup_(names_deinit) struct names names = {};
+	struct stall_error *err = list_names(list, folder, is_ring_name, &names);
 
-	if (count < 0)
-		return errno == ENOMEM ? &stall_enomem : NULL;
-	for (int i = 0; i < count; i++) {
+	for (size_t i = 0; !err && i < names.count; i++) {
 		_cleanup_free_ char *path = NULL;
 
-		if (!err && asprintf(&path, "%s/%s", folder, entries[i]->d_name) < 0)
-			err = &stall_enomem;
-		if (!err)
-			err = stall_ring_list_add(list, path);
-		free(entries[i]);
+		if (asprintf(&path, "%s/%s", folder, names.names[i]) < 0)
+			return &stall_enomem;
+		err = stall_ring_list_add(list, path);
 	}
-	free(entries);
 	return err;
 }
 
-static struct stall_error *add_pattern(struct stall_ring_list *list, const char *pattern)
+// FOLDER/NAME + `rest`, of all names that are wanted.
+static struct stall_error *add_folders(struct stall_ring_list *list, const char *folder,
+				       bool (*is_wanted)(const char *name), const char *rest)
 {
-	struct stall_error *err = NULL;
-	glob_t folders;
+	_cleanup_(names_deinit) struct names names = {};
+	struct stall_error *err = list_names(list, folder, is_wanted, &names);
 
-	if (glob(pattern, 0, NULL, &folders) != 0)
-		return NULL;
-	for (size_t i = 0; !err && i < folders.gl_pathc; i++)
-		err = add_folder(list, folders.gl_pathv[i]);
-	globfree(&folders);
+	for (size_t i = 0; !err && i < names.count; i++) {
+		_cleanup_free_ char *path = NULL;
+
+		if (asprintf(&path, "%s/%s%s", folder, names.names[i], rest) < 0)
+			return &stall_enomem;
+		err = add_folder(list, path);
+	}
 	return err;
 }
 
@@ -170,9 +258,9 @@ struct stall_error *stall_ring_list_add_all(struct stall_ring_list *list)
 	if (!err && own && fnmatch(OF_ALL_USERS, own, FNM_PATHNAME))
 		err = add_folder(list, own);
 	if (!err)
-		err = add_pattern(list, OF_ALL_USERS);
+		err = add_folders(list, "/run/user", is_user, "/stallscope");
 	if (!err)
-		err = add_pattern(list, "/dev/shm/stallscope-*");
+		err = add_folders(list, "/dev/shm", is_folder_of_user, "");
 	return err;
 }
 

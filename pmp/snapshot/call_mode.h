@@ -4,15 +4,19 @@
 #ifndef STALL_CALL_MODE_H
 #define STALL_CALL_MODE_H
 
-#include "snapshot/snapshot.h"
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "proc/target.h"
 
 #define STALL_CALL_PLACES 64 // a power of two
 
 // What is known of places in code: the threads of a server wait at a few of them.
 struct stall_call_places {
 	struct stall_call_place {
-		uint64_t pc;
-		uint32_t process;
+		uint64_t pc, start_time;
+		pid_t pid;
 		bool known, is_64bit;
 	} places[STALL_CALL_PLACES];
 };
@@ -24,7 +28,7 @@ static inline bool stall_code_is_64bit(uint64_t pc, uint64_t sp)
 }
 
 // Of 64-bit code that waits in a call before the PC: `int $0x80` makes a 32-bit one there, too.
-bool stall_call_is_64bit(struct stall_call_places *places, const struct stall_snapshot *snapshot,
-			 uint32_t process, uint64_t pc);
+bool stall_call_is_64bit(struct stall_call_places *places, const struct stall_target *target,
+			 uint64_t pc);
 
 #endif

@@ -297,6 +297,7 @@ static void set_data_modules(struct builder *builder, const struct module_key *k
 static struct stall_error *share(const struct stall_module *owner, struct stall_module *module)
 {
 	module->fd = owner->fd;
+	module->local = owner->local;
 	module->st_dev = owner->st_dev;
 	module->st_ino = owner->st_ino;
 	module->error = owner->error;
@@ -376,6 +377,7 @@ static bool take_over(const struct known_files *known, struct stall_module *modu
 	if (!old || old->fd < 0)
 		return false;
 	module->fd = old->fd;
+	module->local = old->local;
 	module->st_dev = old->st_dev;
 	module->st_ino = old->st_ino;
 	old->fd = -1;
@@ -554,6 +556,20 @@ const struct stall_mapping *stall_maps_find(const struct stall_maps *maps, uint6
 		else if (address >= mapping->end)
 			low = middle + 1;
 		else
+			return mapping;
+	}
+	return NULL;
+}
+
+const struct stall_mapping *stall_maps_find_code(const struct stall_maps *maps, uint32_t module,
+						 uint64_t file_offset)
+{
+	for (size_t i = 0; i < maps->mapping_count; i++) {
+		const struct stall_mapping *mapping = &maps->mappings[i];
+
+		if (mapping->module == module && mapping->executable &&
+		    file_offset >= mapping->offset &&
+		    file_offset - mapping->offset < mapping->end - mapping->start)
 			return mapping;
 	}
 	return NULL;

@@ -60,5 +60,8 @@ void stall_maps_destroy(struct stall_maps *maps);
 
 // The mapping with the address, or NULL.
 const struct stall_mapping *stall_maps_find(const struct stall_maps *maps, uint64_t address);
+// The executable mapping of a module with that offset of its file, or NULL.
+const struct stall_mapping *stall_maps_find_code(const struct stall_maps *maps, uint32_t module,
+						 uint64_t file_offset);
 
 #endif

@@ -71,9 +71,9 @@ static void set_registers(struct copier *copier, struct stall_thread *thread,
 	if (!call->sp)
 		return;
 	bool is_64bit = stall_code_is_64bit(call->pc, call->sp);
+	const struct stall_target *target = &copier->snapshot->processes[thread->process].target;
 	thread->is_32bit = !is_64bit || (thread->in_syscall &&
-					 !stall_call_is_64bit(&copier->places, copier->snapshot,
-							      thread->process, call->pc));
+					 !stall_call_is_64bit(&copier->places, target, call->pc));
 	if (thread->is_32bit)
 		thread->in_syscall = false;
 	if (!is_64bit)

@@ -208,9 +208,10 @@ static enum stall_trace_outcome take(const struct stall_snapshot *snapshot,
 		return outcome;
 	outcome = stop_and_copy(snapshot, options->max_stack, thread, &full, &slot->errnum);
 	// Its code is 64-bit, by its registers.
-	thread->is_32bit = outcome == STALL_TRACE_TAKEN && thread->in_syscall &&
-			   !stall_call_is_64bit(&trace->places, snapshot, thread->process,
-						thread->regs.value[STALL_REG_PC]);
+	thread->is_32bit =
+		outcome == STALL_TRACE_TAKEN && thread->in_syscall &&
+		!stall_call_is_64bit(&trace->places, &snapshot->processes[thread->process].target,
+				     thread->regs.value[STALL_REG_PC]);
 	if (thread->is_32bit)
 		thread->in_syscall = false;
 	trace->full += full;

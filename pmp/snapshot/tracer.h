@@ -10,6 +10,7 @@
 #include <stddef.h>
 
 #include "snapshot/call_mode.h"
+#include "snapshot/snapshot.h"
 
 enum stall_trace_outcome {
 	STALL_TRACE_PENDING, // not reached

@@ -81,6 +81,9 @@ static bool read_thread(struct stall_poller *poller, struct stall_poll_process *
 	    !call.blocked)
 		return true;
 	bool is_known = thread->asleep && stall_proc_syscall_is_same(&call, &thread->call);
+	if (!stall_code_is_64bit(call.pc, call.sp) ||
+	    !stall_call_is_64bit(&poller->reader.places, &process->target, call.pc))
+		call.number = -1; // it has another meaning
 	if (call.number >= 0 && call.number < STALL_CALLS)
 		doing->call = (int32_t)call.number;
 	if (!stall_poll_read_file(process->task, thread->tid, "wchan", NULL, NULL, text,

@@ -20,7 +20,6 @@
 #define MAX_TRIES 3
 #define KEEP_FROM 2 // reads of the call: threads that always wait need theirs once
 #define BELOW 512   // bytes of the stack
-#define COMPAT_STACK_END (UINT64_C(1) << 32) // no 64-bit thread has its stack below
 
 /* Files of /proc. */
 
@@ -123,7 +122,7 @@ bool stall_poll_is_wait(const struct stall_call *calls, const struct stall_proc_
 	*ret_futex = false;
 	// 32-bit programs have other numbers.
 	if (!call->blocked || call->number < 0 || call->number >= STALL_CALLS ||
-	    call->sp < COMPAT_STACK_END)
+	    !stall_code_is_64bit(call->pc, call->sp))
 		return false;
 	switch (calls[call->number].how) {
 	case STALL_CALL_FUTEX:
@@ -218,7 +217,8 @@ static int read_closely(struct stall_poll_reader *reader, const struct stall_tar
 			return errnum;
 		settle_restart(thread, &reading->call);
 		reading->is_wait =
-			stall_poll_is_wait(reader->calls, &reading->call, &reading->is_futex);
+			stall_poll_is_wait(reader->calls, &reading->call, &reading->is_futex) &&
+			stall_call_is_64bit(&reader->places, target, reading->call.pc);
 		if (reading->is_wait && !reading->is_futex)
 			reading->mark =
 				make_mark(reader, target, task, thread->tid, &reading->call);

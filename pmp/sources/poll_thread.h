@@ -12,6 +12,7 @@
 #include "ebpf/waits.h"
 #include "ebpf/waits_calls.h"
 #include "proc/target.h"
+#include "snapshot/call_mode.h"
 #include "snapshot/proc_thread.h"
 #include "waits/wait_source.h"
 
@@ -56,7 +57,8 @@ struct stall_poll_thread {
 struct stall_poll_reader {
 	const struct stall_call *calls; // STALL_CALLS
 	bool by_status; // the kernel keeps no schedstat: the same from the larger status file
-	size_t runs_left, calls_left; // descriptors that may still be kept
+	size_t runs_left, calls_left;	 // descriptors that may still be kept
+	struct stall_call_places places; // of the programs that run now
 };
 
 enum stall_poll_result {

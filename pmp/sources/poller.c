@@ -93,6 +93,7 @@ void stall_poller_forget_waits(struct stall_poller *poller, struct stall_poll_pr
 		free_slot(poller, thread);
 		thread->asleep = thread->in_wait = false;
 	}
+	poller->reader.places = (struct stall_call_places){};
 }
 
 /* Waits begin and end. */

@@ -4,9 +4,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/cleanup.h"
 #include "ebpf/uprobes_loader.h"
+#include "proc/read_child.h"
 
 #define MAX_PATTERNS (STALL_BPF_UPROBE_FUNCTIONS * 4)
 
@@ -21,6 +23,7 @@ struct stall_server_uprobes {
 	struct stall_bpf_waits *waits;
 	uint64_t then; // when hits were last read
 	struct probed *functions;
+	char unread[640]; // why a server's own program was not searched, or empty
 };
 
 struct stall_error *stall_server_uprobes_create(struct stall_bpf_waits *waits,
@@ -91,6 +94,51 @@ static bool find_next_call(const struct search *search, const struct stall_funct
 	return false;
 }
 
+#define BREAKPOINT 0xcc
+#define MAX_INSTRUCTION 15
+
+// The kernel executes the file's instruction in place of what is under its breakpoint, whatever the
+// process's memory has there: a process that has patched the function would jump astray.
+static bool is_code_of_file(const struct stall_process *process,
+			    const struct stall_function_place *place)
+{
+	const struct stall_mapping *mapping =
+		stall_maps_find_code(process->maps, place->module, place->file_offset);
+	uint8_t memory[MAX_INSTRUCTION], file[MAX_INSTRUCTION];
+	uint64_t distance = place->file_offset - mapping->offset;
+	uint64_t left = mapping->end - mapping->start - distance;
+	size_t size = left < sizeof(file) ? (size_t)left : sizeof(file);
+
+	if (stall_read_child_range(&process->target, mapping->start + distance, memory, size) !=
+		    size ||
+	    pread(process->maps->modules[place->module].fd, file, size,
+		  (off_t)place->file_offset) != (ssize_t)size)
+		return false;
+	// Another program's uprobe, which the kernel knows, can be there.
+	return (memory[0] == file[0] || memory[0] == BREAKPOINT) &&
+	       !memcmp(memory + 1, file + 1, size - 1);
+}
+
+// False: `ret` says why.
+static bool may_break(const struct stall_process *process, const struct stall_function_place *place,
+		      char *ret, size_t size)
+{
+	const struct stall_module *module = &process->maps->modules[place->module];
+
+	if (place->refused)
+		snprintf(ret, size, "%s", place->refused);
+	else if (!module->local) // to set a breakpoint, the kernel reads the file
+		snprintf(ret, size,
+			 "%s is on a file system that may never answer, of a network or of a "
+			 "program",
+			 module->path);
+	else if (!is_code_of_file(process, place))
+		snprintf(ret, size, "the code in memory is not that of %s", module->path);
+	else
+		return true;
+	return false;
+}
+
 static void set_uprobe(struct stall_server_uprobes *uprobes, const struct stall_process *process,
 		       const struct search *search, const struct stall_function_place *place)
 {
@@ -99,9 +147,8 @@ static void set_uprobe(struct stall_server_uprobes *uprobes, const struct stall_
 	struct probed *probed = &uprobes->functions[function];
 	char path[32];
 
-	if (place->refused) {
+	if (!may_break(process, place, probed->why_not, sizeof(probed->why_not))) {
 		probed->refused = true;
-		snprintf(probed->why_not, sizeof(probed->why_not), "%s", place->refused);
 		return;
 	}
 	// The descriptor is of the mapped file, even if its path names another one by now.
@@ -131,6 +178,22 @@ static void set_uprobe(struct stall_server_uprobes *uprobes, const struct stall_
 	stall_error_destroy(err);
 }
 
+static void note_unread(struct stall_server_uprobes *uprobes, const struct stall_process *process)
+{
+	for (size_t i = 0; process->exe && i < process->maps->module_count; i++) {
+		const struct stall_module *module = &process->maps->modules[i];
+
+		if (module->error && !strcmp(module->path, process->exe))
+			snprintf(uprobes->unread, sizeof(uprobes->unread), "%s: %s", module->path,
+				 module->error);
+	}
+}
+
+const char *stall_server_uprobes_unread(const struct stall_server_uprobes *uprobes)
+{
+	return uprobes->unread[0] ? uprobes->unread : NULL;
+}
+
 struct stall_error *stall_server_uprobes_attach(struct stall_server_uprobes *uprobes,
 						struct stall_worker *worker,
 						const struct stall_snapshot *snapshot,
@@ -147,6 +210,7 @@ struct stall_error *stall_server_uprobes_attach(struct stall_server_uprobes *upr
 	if (!places)
 		return &stall_enomem;
 	search.places = places;
+	note_unread(uprobes, &snapshot->processes[process]);
 	struct stall_error *err =
 		stall_worker_find_functions(worker, snapshot, process, search.patterns,
 					    search.pattern_count, places, &search.place_count);

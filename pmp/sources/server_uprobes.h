@@ -42,11 +42,14 @@ bool stall_server_uprobes_check(struct stall_server_uprobes *uprobes, uint64_t n
 struct stall_server_probe_state {
 	uint32_t places; // uprobes set: a function can be there more than once (clones, libraries)
 	uint64_t hits;	 // since the start
-	bool refused;	 // it has a symbol at which no function starts
+	bool refused;	 // it has a symbol, and no breakpoint may be there
 	const char *why_not; // NULL while it is watched, else one sentence
 };
 void stall_server_uprobes_state(const struct stall_server_uprobes *uprobes, uint32_t function,
 				struct stall_server_probe_state *ret);
+
+// Why no function was searched for in a process's own program, one sentence; NULL: in all of them.
+const char *stall_server_uprobes_unread(const struct stall_server_uprobes *uprobes);
 
 static inline void stall_server_uprobes_destroyp(struct stall_server_uprobes **uprobes)
 {

@@ -376,6 +376,9 @@ static struct stall_error *programs(void *state, struct stall_wait_program **ret
 			all[count++] = (struct stall_wait_program){stall_server_functions[i].name,
 								   "uprobe", function.why_not};
 	}
+	const char *unread = source->uprobes ? stall_server_uprobes_unread(source->uprobes) : NULL;
+	if (unread)
+		all[count++] = (struct stall_wait_program){"server functions", "uprobes", unread};
 	*ret = all;
 	*ret_count = count;
 	return NULL;

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/sysmacros.h>
 
+#include "base/array.h"
 #include "base/cleanup.h"
 #include "base/hash_index.h"
 #include "proc/descriptors.h"
@@ -166,6 +167,19 @@ struct stall_error *stall_storage_files_take(struct stall_storage_files *files, 
 
 /* The present names. */
 
+struct known_mount {
+	struct stall_mount mount;
+	uint64_t dev;
+};
+
+// Of the process; read once, by the first file that needs them.
+struct known_mounts {
+	bool is_read;
+	char *text; // NULL: they cannot be read
+	struct known_mount *mounts;
+	size_t count, capacity;
+};
+
 struct search {
 	struct stall_storage_file **files; // that are not where they were
 	int *best;			   // their ranks
@@ -174,6 +188,7 @@ struct search {
 	// What a file that is seen can be: of the same number, or, where it was not found yet, of
 	// the same last name.
 	struct stall_hash_index by_number, by_name;
+	struct known_mounts mounts;
 };
 
 static uint64_t number_hash(uint64_t number)
@@ -207,6 +222,8 @@ static void search_deinit(struct search *search)
 	free(search->ambiguous);
 	stall_hash_index_deinit(&search->by_number);
 	stall_hash_index_deinit(&search->by_name);
+	free(search->mounts.text);
+	free(search->mounts.mounts);
 }
 
 static struct stall_error *try_one(struct search *search, size_t i, const struct seen *seen)
@@ -247,9 +264,10 @@ static struct stall_error *try_all(struct search *search, const struct seen *see
 	struct stall_error *err =
 		try_some(search, &search->by_number, number_hash(seen->ino), seen);
 
-	return err ? err
-		   : try_some(search, &search->by_name, name_hash(slash ? slash + 1 : seen->path),
-			      seen);
+	// Only of a file system without a device of its own is a name of use: see rank().
+	if (err || major(seen->dev))
+		return err;
+	return try_some(search, &search->by_name, name_hash(slash ? slash + 1 : seen->path), seen);
 }
 
 struct visit {
@@ -341,20 +359,45 @@ static bool is_there(const struct stall_target *target, const struct stall_stora
 	       status.ino == file->ino;
 }
 
+static struct stall_error *read_mounts(const struct stall_target *target,
+				       struct known_mounts *mounts)
+{
+	char *save = NULL;
+
+	if (mounts->is_read)
+		return NULL;
+	mounts->is_read = true;
+	mounts->text = stall_mounts_read(target);
+	if (!mounts->text)
+		return NULL;
+	for (char *line = strtok_r(mounts->text, "\n", &save); line;
+	     line = strtok_r(NULL, "\n", &save)) {
+		struct known_mount known = {};
+		unsigned int dev_major, dev_minor;
+
+		if (!stall_mount_parse(line, &known.mount) ||
+		    sscanf(known.mount.device_number, "%u:%u", &dev_major, &dev_minor) != 2)
+			continue;
+		if (!stall_array_reserve(&mounts->mounts, mounts->count, 1, &mounts->capacity))
+			return &stall_enomem;
+		known.dev = makedev(dev_major, dev_minor);
+		mounts->mounts[mounts->count++] = known;
+	}
+	return NULL;
+}
+
 // The path by a mount of its file system, of a file whose names in the record reach the root of that.
 // It is known where the folder is there; then the file is, or has no name any more.
-static bool find_by_mount(const struct stall_target *target, const struct stall_mount *mount,
+static bool find_by_mount(const struct stall_target *target, const struct known_mount *known,
 			  const char *names, struct stall_storage_file *file, struct seen *seen)
 {
+	const struct stall_mount *mount = &known->mount;
 	size_t length = strcmp(mount->root, "/") ? strlen(mount->root) : 0;
 	const char *point = strcmp(mount->point, "/") ? mount->point : "";
-	unsigned int dev_major, dev_minor;
 	char folder[PATH_MAX];
 	struct stall_path_status status;
 
-	if (sscanf(mount->device_number, "%u:%u", &dev_major, &dev_minor) != 2)
-		return false;
-	seen->dev = makedev(dev_major, dev_minor);
+	seen->dev = known->dev;
 	seen->ino = file->record->key.id;
 	if (!stall_wait_file_is(&file->record->key, seen->dev, seen->ino) ||
 	    strncmp(names, mount->root, length) != 0 || names[length] != '/')
@@ -367,12 +410,11 @@ static bool find_by_mount(const struct stall_target *target, const struct stall_
 
 // A file that was closed before its record was read.
 static struct stall_error *find_by_names(const struct stall_target *target,
+					 struct known_mounts *mounts,
 					 struct stall_storage_file *file, struct seen *seen)
 {
 	const struct stall_wait_file *record = file->record;
-	_cleanup_free_ char *names = NULL, *mounts = NULL;
-	char *save = NULL;
-	struct stall_mount mount;
+	_cleanup_free_ char *names = NULL;
 
 	if (!record->name_count || record->name_count >= STALL_FILE_NAMES)
 		return NULL;
@@ -380,15 +422,13 @@ static struct stall_error *find_by_names(const struct stall_target *target,
 		if (strnlen(record->names[i], STALL_FILE_NAME) >= STALL_FILE_NAME - 1)
 			return NULL; // it may have been cut
 	struct stall_error *err = stall_wait_file_join(record, &names);
+	if (!err)
+		err = read_mounts(target, mounts);
 	if (err)
 		return err;
-	mounts = stall_mounts_read(target);
-	if (!mounts)
-		return NULL;
 	*seen = (struct seen){.fd = -1};
-	for (char *line = strtok_r(mounts, "\n", &save); line; line = strtok_r(NULL, "\n", &save))
-		if (stall_mount_parse(line, &mount) &&
-		    find_by_mount(target, &mount, names + strlen("..."), file, seen)) {
+	for (size_t i = 0; i < mounts->count; i++)
+		if (find_by_mount(target, &mounts->mounts[i], names + strlen("..."), file, seen)) {
 			err = set_seen(file, seen);
 			file->gone = file->deleted = !is_there(target, file);
 			return err;
@@ -417,7 +457,7 @@ static struct stall_error *finish_search(struct search *search, const struct sta
 		if (search->ambiguous[i])
 			err = set_names(file);
 		if (!err)
-			err = find_by_names(target, file, seen);
+			err = find_by_names(target, &search->mounts, file, seen);
 	}
 	return err;
 }

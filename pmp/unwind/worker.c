@@ -167,6 +167,27 @@ static void worker_destroyp(struct stall_worker **worker)
 	stall_worker_destroy(*worker);
 }
 
+static struct stall_error *open_dirs(const struct stall_worker_options *options,
+				     struct stall_search_dirs *debug_dirs,
+				     struct stall_search_dirs *pack_dirs)
+{
+	struct stall_error *err =
+		stall_search_dirs_init(debug_dirs, &options->debug_dir, options->debug_dir ? 1 : 0,
+				       STALL_DEBUG_DIR);
+
+	return err ? err
+		   : stall_search_dirs_init(pack_dirs, options->pack_dirs, options->pack_dir_count,
+					    STALL_PACK_DIR);
+}
+
+struct stall_error *stall_worker_open_dirs(const struct stall_worker_options *options)
+{
+	_cleanup_(stall_search_dirs_deinit) struct stall_search_dirs debug_dirs = {};
+	_cleanup_(stall_search_dirs_deinit) struct stall_search_dirs pack_dirs = {};
+
+	return open_dirs(options, &debug_dirs, &pack_dirs);
+}
+
 struct stall_error *stall_worker_create(struct stall_arena *arena,
 					const struct stall_worker_options *options,
 					struct stall_worker **ret)
@@ -179,12 +200,7 @@ struct stall_error *stall_worker_create(struct stall_arena *arena,
 	worker->arena = arena;
 	worker->deadline_ms =
 		options->deadline_ms ? options->deadline_ms : STALL_DEFAULT_DEADLINE_MS;
-	struct stall_error *err =
-		stall_search_dirs_init(&worker->debug_dirs, &options->debug_dir,
-				       options->debug_dir ? 1 : 0, STALL_DEBUG_DIR);
-	if (!err)
-		err = stall_search_dirs_init(&worker->pack_dirs, options->pack_dirs,
-					     options->pack_dir_count, STALL_PACK_DIR);
+	struct stall_error *err = open_dirs(options, &worker->debug_dirs, &worker->pack_dirs);
 	if (err)
 		return err;
 	void *region = mmap(NULL, STALL_WORKER_REGION, PROT_READ | PROT_WRITE,
@@ -606,12 +622,11 @@ static char *describe_refused(const struct stall_job_layout *layout, const char 
 	return length < 0 ? NULL : text;
 }
 
-// A place that the worker reports is only used if it is in a file of that very process.
+// A place that the worker reports is only used if it is code of that very process.
 static bool read_place(const struct stall_job_layout *layout, uint32_t process,
 		       const struct stall_protocol_query *entry, struct stall_function_place *ret)
 {
 	uint32_t of_process, module;
-	struct stall_protocol_key key;
 
 	if (!entry->found || !stall_job_module(layout, entry->found - 1, &of_process, &module) ||
 	    of_process != process)
@@ -619,9 +634,8 @@ static bool read_place(const struct stall_job_layout *layout, uint32_t process,
 	*ret = (struct stall_function_place){.module = module};
 	if (entry->address == UINT64_MAX)
 		return true;
-	if (!stall_protocol_key_read(&layout->snapshot->processes[process].maps->modules[module],
-				     &key) ||
-	    entry->address >= key.size)
+	if (!stall_maps_find_code(layout->snapshot->processes[process].maps, module,
+				  entry->address))
 		return false;
 	ret->file_offset = entry->address;
 	ret->skipped = entry->offset <= entry->address ? (uint8_t)entry->offset : 0;
@@ -640,6 +654,8 @@ static struct stall_error *read_places(const struct stall_job_layout *layout,
 	size_t size, places = patterns->count * STALL_PROTOCOL_PLACES;
 	struct stall_error *err = stall_result_strings(layout, &strings, &size);
 
+	memcpy(patterns->entries, layout->region + layout->job.queries,
+	       places * sizeof(*patterns->entries));
 	for (size_t i = 0; !err && i < places; i++) {
 		const struct stall_protocol_query *entry = &patterns->entries[i];
 		struct stall_function_place *place = &ret[*ret_count];
@@ -677,16 +693,24 @@ struct stall_error *stall_worker_find_functions(struct stall_worker *worker,
 	size_t places = pattern_count * STALL_PROTOCOL_PLACES;
 	_cleanup_free_ struct stall_protocol_query *entries = calloc(places + 1, sizeof(*entries));
 	struct patterns job = {process, patterns, pattern_count, entries};
+	const struct task task = {STALL_PROTOCOL_FIND_FUNCTIONS, fill_patterns, &job};
+	struct stall_error *err = NULL;
 	bool partial;
 
 	*ret_count = 0;
 	if (!entries)
 		return &stall_enomem;
-	struct stall_error *err =
-		run(worker, &layout,
-		    &(struct task){STALL_PROTOCOL_FIND_FUNCTIONS, fill_patterns, &job}, &partial);
-	if (err)
-		return err;
-	memcpy(entries, layout.region + layout.job.queries, places * sizeof(*entries));
-	return read_places(&layout, &job, ret, ret_count);
+	layout.only = process;
+	for (bool used = worker->has_seen; !err; used = false) {
+		err = run(worker, &layout, &task, &partial);
+		if (!err)
+			err = read_places(&layout, &job, ret, ret_count);
+		if (err || !used || !*ret_count)
+			break;
+		// Most processes have none: only these are left to a child that has seen nothing else.
+		stall_function_places_deinit(ret, *ret_count);
+		*ret_count = 0;
+		stop_child(worker);
+	}
+	return err;
 }

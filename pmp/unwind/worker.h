@@ -29,6 +29,9 @@ struct stall_error *stall_worker_create(struct stall_arena *arena,
 					const struct stall_worker_options *options,
 					struct stall_worker **ret);
 void stall_worker_destroy(struct stall_worker *worker);
+// Opens the folders that it will search. Where a process in a sandbox has the worker, its parent opens
+// files for both, and must have them before it forks that process.
+struct stall_error *stall_worker_open_dirs(const struct stall_worker_options *options);
 // The layers that the child's sandbox lacks, as of stall_sandbox_enter().
 unsigned int stall_worker_missing_layers(const struct stall_worker *worker);
 
@@ -66,7 +69,8 @@ struct stall_error *stall_worker_find_main_data(struct stall_worker *worker,
 // instruction, or at the one after an ENDBR64, which can be emulated more often. A pattern is that
 // of fnmatch(3), for the linkage name without a clone's suffix. Cold parts of functions are not
 // found. At most STALL_FUNCTION_PLACES a pattern. A symbol, of whatever file, is only believed if the
-// unwind information of the mapped file has a function that starts there.
+// unwind information of the mapped file has a function that starts there. They come from a child that
+// has had nothing but this process.
 #define STALL_FUNCTION_PLACES 16
 struct stall_function_place {
 	uint32_t pattern; // index

@@ -26,6 +26,7 @@ struct stall_wait_stacks {
 	size_t frame_count;
 	char **names;
 	size_t name_count, name_bytes;
+	size_t stack_bytes; // of the names in all stacks
 	bool full;
 	uint32_t stack_slots[STACK_SLOTS];
 	uint32_t name_slots[NAME_SLOTS];
@@ -109,7 +110,7 @@ static const char *frame_name(struct stall_wait_stacks *stacks, const struct sta
 
 // A stack is known by its names: pointers, since each name is there once.
 static uint32_t intern_stack(struct stall_wait_stacks *stacks, const char *const *names,
-			     size_t count)
+			     size_t count, size_t bytes)
 {
 	uint64_t hash = count;
 	size_t at;
@@ -122,8 +123,10 @@ static uint32_t intern_stack(struct stall_wait_stacks *stacks, const char *const
 		    !memcmp(stacks->frames + known->first, names, count * sizeof(*names)))
 			return stacks->stack_slots[at];
 	}
-	if (stacks->stack_count == STALL_MAX_STACKS || count > MAX_FRAMES - stacks->frame_count)
+	if (stacks->stack_count == STALL_MAX_STACKS || count > MAX_FRAMES - stacks->frame_count ||
+	    bytes > STALL_MAX_STACKS_BYTES - stacks->stack_bytes)
 		return 0;
+	stacks->stack_bytes += bytes;
 	memcpy(stacks->frames + stacks->frame_count, names, count * sizeof(*names));
 	stacks->stacks[stacks->stack_count++] = (struct stack){
 		.first = stacks->frame_count,
@@ -140,16 +143,19 @@ uint32_t stall_wait_stacks_add(struct stall_wait_stacks *stacks, const struct st
 			       bool *full)
 {
 	const char *names[STALL_MAX_STACK_NAMES];
-	size_t count = 0;
+	size_t count = 0, bytes = 0;
 
-	for (; count < stack->count && count < STALL_MAX_STACK_NAMES; count++) {
+	for (;
+	     count < stack->count && count < STALL_MAX_STACK_NAMES && bytes < STALL_MAX_STACK_BYTES;
+	     count++) {
 		names[count] = frame_name(stacks, of, &unwound->frames[stack->frames[count]]);
 		if (!names[count]) {
 			*full = stacks->full = true;
 			return 0;
 		}
+		bytes += strlen(names[count]);
 	}
-	uint32_t found = count ? intern_stack(stacks, names, count) : 0;
+	uint32_t found = count ? intern_stack(stacks, names, count, bytes) : 0;
 	if (count && !found)
 		*full = stacks->full = true;
 	return found;

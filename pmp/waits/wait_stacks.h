@@ -13,6 +13,10 @@
 #define STALL_MAX_STACKS 16384
 #define STALL_MAX_STACK_NAMES 512 // frames of one; a STALL_MAX_FRAMES stack fits
 #define STALL_MAX_NAME_BYTES (16 << 20)
+// Lines repeat the names of each stack: of one, after which its outer frames are left out, and of all
+// together.
+#define STALL_MAX_STACK_BYTES (64 << 10)
+#define STALL_MAX_STACKS_BYTES ((size_t)256 << 20)
 
 struct stall_wait_stacks;
 

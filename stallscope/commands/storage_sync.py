@@ -121,7 +121,7 @@ def _probe(folder: Path) -> tuple[Probed, ...]:
 
     what = f"writing and syncing {syncprobe.MAX_BYTES >> 20} MiB in {folder}"
     with ended_by_signals(end), progress.while_waiting(what):
-        return syncprobe.measure(folder, ended=lambda: ended)
+        return syncprobe.measure_apart(folder, ended=lambda: ended)
 
 
 def _sums(probed: Probed) -> SyncSums:

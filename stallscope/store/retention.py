@@ -253,10 +253,13 @@ def _is_old(folder: Path, now: float) -> bool:
     return stat.S_ISDIR(status.st_mode) and now - status.st_mtime > _LEFTOVER_S
 
 
-def too_little_space(dest: Path, guard: DiskGuard, expected: int) -> str | None:
-    """Return why another capture of ``expected`` bytes would leave others too little disk."""
+def too_little_space(
+    dest: Path, guard: DiskGuard, expected: int, known: os.statvfs_result | None = None
+) -> str | None:
+    """Return why another capture of ``expected`` bytes would leave others too little disk; None:
+    it would not. ``known``: what somebody has asked of the disk."""
     try:
-        status = os.statvfs(dest)
+        status = known or os.statvfs(dest)
     except OSError as error:
         raise StallscopeError(f"cannot read {dest}: {files.one_line_of(error)}") from error
     free = status.f_bavail * status.f_frsize - expected

@@ -19,6 +19,21 @@ struct target_process {
 	FILE *answers;
 };
 
+// The child of this process that was made last; 0: there is none.
+static inline pid_t last_child(void)
+{
+	char path[64];
+	int pid = 0;
+
+	snprintf(path, sizeof(path), "/proc/self/task/%d/children", getpid());
+	FILE *file = fopen(path, "re");
+	while (file && fscanf(file, "%d", &pid) == 1)
+		;
+	if (file)
+		fclose(file);
+	return pid;
+}
+
 // The path of a built target, or of a file in its folder.
 static inline void target_path(const char *name, char path[PATH_MAX])
 {

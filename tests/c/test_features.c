@@ -2,6 +2,9 @@
 #include "base/features.h"
 #include "ebpf/bpf_features.h"
 
+#include <dlfcn.h>
+#include <errno.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -9,6 +12,8 @@
 #include "check.h"
 
 #ifdef STALL_HAVE_BPF
+#include <bpf/bpf.h>
+
 #define BPF_FEATURES stall_bpf_features
 #define BPF_FEATURE_COUNT stall_bpf_feature_count
 #define WAITS_FEATURES stall_waits_features
@@ -57,6 +62,48 @@ static void test_names(void)
 	}
 }
 
+#ifdef STALL_HAVE_BPF
+#define LARGE_PAGE 16384
+
+static bool has_large_pages;
+
+long __sysconf(int name);
+
+// In place of the C library's, and of libbpf's: those of a kernel with larger pages.
+long sysconf(int name)
+{
+	return has_large_pages && name == _SC_PAGESIZE ? LARGE_PAGE : __sysconf(name);
+}
+
+int bpf_map_create(enum bpf_map_type type, const char *name, __u32 key_size, __u32 value_size,
+		   __u32 max_entries, const struct bpf_map_create_opts *options)
+{
+	__typeof__(bpf_map_create) *real = dlsym(RTLD_NEXT, "bpf_map_create");
+
+	if (!has_large_pages)
+		return real(type, name, key_size, value_size, max_entries, options);
+	errno = EINVAL;
+	return type == BPF_MAP_TYPE_RINGBUF && max_entries % LARGE_PAGE
+		       ? -EINVAL
+		       : memfd_create("map", MFD_CLOEXEC);
+}
+
+static void test_large_pages(void)
+{
+	for (size_t i = 0; i < stall_bpf_feature_count; i++) {
+		if (strcmp(stall_bpf_features[i].name, "bpf-ring-buffer"))
+			continue;
+		has_large_pages = true;
+		CHECK_OK(stall_bpf_features[i].check());
+		has_large_pages = false;
+	}
+}
+#else
+static void test_large_pages(void)
+{
+}
+#endif
+
 // As nobody, without capabilities: some things work, and what does not says which are missing.
 static void test_unprivileged(void)
 {
@@ -86,6 +133,7 @@ static void test_unprivileged(void)
 int main(void)
 {
 	test_names();
+	test_large_pages();
 	printf("%zu, %zu and %zu missing here\n",
 	       count_missing(stall_features, stall_feature_count),
 	       count_missing(BPF_FEATURES, BPF_FEATURE_COUNT),

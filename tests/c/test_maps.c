@@ -2,12 +2,14 @@
 #include "snapshot/maps.h"
 
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/privileges.h"
 #include "check.h"
 #include "proc/maps_line.h"
@@ -98,6 +100,25 @@ static void test_paths(void)
 	check_path("/tmp/a\\134012", "/tmp/a\\134012", false);
 	check_path(" (deleted)", " (deleted)", false);
 	check_path("", "", false);
+}
+
+static void test_code(void)
+{
+	struct stall_mapping mappings[] = {
+		{.start = 0x1000, .end = 0x3000},
+		{.start = 0x3000, .end = 0x5000, .offset = 0x2000, .executable = true},
+		{.start = 0x8000, .end = 0x9000, .executable = true, .module = 1},
+	};
+	const struct stall_maps maps = {.mappings = mappings, .mapping_count = 3};
+
+	CHECK(!stall_maps_find_code(&maps, 0, 0x1fff));
+	CHECK(stall_maps_find_code(&maps, 0, 0x2000) == &mappings[1]);
+	CHECK(stall_maps_find_code(&maps, 0, 0x3fff) == &mappings[1]);
+	CHECK(!stall_maps_find_code(&maps, 0, 0x4000));
+	CHECK(stall_maps_find_code(&maps, 1, 0) == &mappings[2]);
+	CHECK(!stall_maps_find_code(&maps, 1, 0x2000));
+	CHECK(!stall_maps_find_code(&maps, 2, 0));
+	CHECK(!stall_maps_find_code(&maps, STALL_NO_MODULE, UINT64_MAX));
 }
 
 static void test_stack_end(void)
@@ -228,6 +249,38 @@ static void test_own_modules(const struct stall_target *self, const char *dir)
 	unlink(gone);
 }
 
+#define LINE 64
+
+// The CPU time of a file that is mapped so often, each time as another module.
+static uint64_t cost_of(size_t count)
+{
+	char *text = calloc(count, LINE);
+	const struct stall_maps_text given = {.text = text, .sysroot = -1};
+	uint64_t least = UINT64_MAX;
+
+	for (size_t i = 0, at = 0; i < count; i++)
+		at += (size_t)sprintf(text + at, "%zx-%zx r-xp 00000000 08:01 12 /no/such/file\n",
+				      (i + 1) * 2 * PAGE, (i + 1) * 2 * PAGE + PAGE);
+	for (int i = 0; i < 3; i++) {
+		uint64_t before = stall_clock_ns(CLOCK_THREAD_CPUTIME_ID);
+		struct stall_maps *maps = NULL;
+
+		CHECK_OK(stall_maps_create_text(&given, NULL, NULL, &maps));
+		uint64_t cost = stall_clock_ns(CLOCK_THREAD_CPUTIME_ID) - before;
+		CHECK_INT(maps->module_count, count);
+		stall_maps_destroy(maps);
+		least = cost < least ? cost : least;
+	}
+	free(text);
+	return least;
+}
+
+// Eight times as many cost eight times as much, or a little more, and not 64 times.
+static void test_many_modules(void)
+{
+	CHECK(cost_of(STALL_MAX_MODULES) < 24 * cost_of(STALL_MAX_MODULES / 8));
+}
+
 int main(void)
 {
 	char dir[] = "/tmp/stall-maps-XXXXXX";
@@ -236,7 +289,9 @@ int main(void)
 	test_line();
 	test_bad_lines();
 	test_paths();
+	test_code();
 	test_stack_end();
+	test_many_modules();
 	if (!mkdtemp(dir))
 		return 1;
 	CHECK_OK(stall_target_init(&self, getpid()));

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <sys/syscall.h>
 
+#include "base/clock.h"
 #include "check.h"
 #include "lock/lock.h"
 #include "lock/memory_locks.h"
@@ -925,6 +926,61 @@ static void test_versions(void)
 	check_form("", false);
 }
 
+#define MANY_THREADS 16384
+
+// Each structure's own address is 8 times the number of its thread.
+static size_t read_number(void *arg, uint32_t process, uint64_t address, void *buf, size_t size)
+{
+	uint32_t number = (uint32_t)(address / 8);
+
+	memcpy(buf, &number, sizeof(number));
+	return size;
+}
+
+// The CPU time to find the threads of so many structures, among as many.
+static uint64_t cost_of(size_t count)
+{
+	static const struct stall_thds none;
+	const struct stall_snapshot of = {
+		.memory = {.read = read_number},
+		.threads = calloc(count, sizeof(*of.threads)),
+		.thread_count = count,
+	};
+	uint64_t *addresses = calloc(count, sizeof(*addresses)), least = UINT64_MAX;
+	uint32_t *threads_found = calloc(count, sizeof(*threads_found));
+
+	for (size_t i = 0; i < count; i++) {
+		of.threads[i].tid = (pid_t)i + 1;
+		addresses[i] = (i + 1) * 8;
+	}
+	for (int i = 0; i < 3; i++) {
+		struct stall_thread_numbers numbers_of = {};
+		const struct stall_server_memory server = {.snapshot = &of,
+							   .layout = &layout,
+							   .thds = &none,
+							   .numbers = &numbers_of};
+		uint64_t before = stall_clock_ns(CLOCK_THREAD_CPUTIME_ID);
+
+		CHECK_OK(stall_thread_numbers_init(&numbers_of, &of, 0));
+		CHECK_OK(stall_server_threads_of_thds(&server, addresses, count, threads_found));
+		uint64_t cost = stall_clock_ns(CLOCK_THREAD_CPUTIME_ID) - before;
+		CHECK_INT(threads_found[count - 1], count - 1);
+		stall_thread_numbers_deinit(&numbers_of);
+		least = cost < least ? cost : least;
+	}
+	free(of.threads);
+	free(addresses);
+	free(threads_found);
+	return least;
+}
+
+// Eight times as many cost eight times as much, or a little more, and not 64 times.
+static void test_many_threads(void)
+{
+	begin("THD.os_thread_id=0");
+	CHECK(cost_of(MANY_THREADS) < 24 * cost_of(MANY_THREADS / 8));
+}
+
 int main(int argc, char **argv)
 {
 	srandom((unsigned int)check_seed(argc, argv));
@@ -945,6 +1001,7 @@ int main(int argc, char **argv)
 	test_sux();
 	test_random_images(argc > 1 ? 2000 : 40);
 	test_versions();
+	test_many_threads();
 	stall_thds_deinit(&thds);
 	stall_thread_numbers_deinit(&numbers);
 	stall_layout_deinit(&layout);

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <linux/futex.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -290,7 +291,7 @@ static void test_polls(void)
 	static const char *const argv[] = {"threads", "4", "6", NULL};
 	struct stall_poll_reader reader = {.calls = calls, .runs_left = 2};
 	struct stall_poll_process *process = NULL;
-	struct target_process target;
+	struct target_process target = {};
 	size_t over = 0, gone = 0;
 
 	CHECK(target_start(&target, argv));
@@ -461,6 +462,61 @@ static void test_rest(void)
 	stall_poller_destroy(poller);
 }
 
+#define NANOSLEEP_32 162 // of a 64-bit call it would be sync
+
+// A 64-bit process in a 32-bit call. 0: this kernel takes none.
+static pid_t start_32bit_call(void)
+{
+	struct stall_proc_syscall call = {};
+	struct stall_target target;
+	pid_t pid = fork();
+
+	if (pid == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		uint32_t *hour = mmap(NULL, sizeof(*hour) * 2, PROT_READ | PROT_WRITE,
+				      MAP_PRIVATE | MAP_ANONYMOUS | MAP_32BIT, -1, 0);
+		long rc = NANOSLEEP_32;
+
+		hour[0] = 3600;
+		__asm__ volatile("int $0x80" : "+a"(rc) : "b"(hour), "c"(0UL) : "memory");
+		_exit(1);
+	}
+	CHECK_OK(stall_target_init(&target, pid));
+	while (call.number != NANOSLEEP_32 && waitpid(pid, NULL, WNOHANG) == 0)
+		stall_error_destroy(stall_proc_syscall_read(&target, pid, &call));
+	stall_target_deinit(&target);
+	return call.number == NANOSLEEP_32 ? pid : 0;
+}
+
+static void test_32bit_calls(void)
+{
+	struct stall_wait_source_options options = {.kinds = ALL_KINDS};
+	const struct stall_proc_syscall sync = call_of(NANOSLEEP_32, 0, 0, 0, 0);
+	struct stall_poller *poller = NULL;
+	pid_t pid = start_32bit_call();
+	bool futex;
+
+	if (!pid)
+		return;
+	CHECK(stall_poll_is_wait(calls, &sync, &futex));
+	CHECK_OK(stall_poller_create(&options, &poller));
+	CHECK_OK(stall_poller_add(poller, pid));
+	for (int i = 0; i < 3; i++)
+		stall_poller_poll_now(poller);
+	struct taken taken = sample(poller);
+	CHECK_INT(taken.count, 1);
+	CHECK_INT(taken.last.state, 'S');
+	CHECK_INT(taken.last.call, -1);
+	CHECK_INT(taken.last.key.kind, STALL_WAIT_KINDS);
+	stall_poller_lock(poller);
+	CHECK(poller->processes[0]->threads[0]->asleep);
+	CHECK_INT(poller->slot_high, 0);
+	stall_poller_unlock(poller);
+	stall_poller_destroy(poller);
+	kill(pid, SIGKILL);
+	waitpid(pid, NULL, 0);
+}
+
 int main(void)
 {
 	stall_wait_calls_set(ALL_KINDS, calls);
@@ -474,5 +530,6 @@ int main(void)
 	test_describe();
 	test_polls();
 	test_rest();
+	test_32bit_calls();
 	return check_done();
 }

@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "proc/paths.h"
+#include "proc/proc_file.h"
 #include "proc/read_child.h"
 #include "proc/target.h"
 
+#include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -17,6 +22,23 @@
 #define PAGE 4096UL
 
 static uint8_t *pages; // [readable][unreadable][readable], the same in the child
+
+static pid_t reused; // the number of a thread that is another process's when it is opened next
+
+int open_path(const char *path, int flags, ...) __asm__("open64");
+
+// In place of the C library's.
+int open_path(const char *path, int flags, ...)
+{
+	char name[32];
+
+	snprintf(name, sizeof(name), "/proc/%d", reused);
+	if (reused && !strcmp(path, name)) {
+		reused = 0;
+		path = "/proc/self";
+	}
+	return (int)syscall(SYS_openat, AT_FDCWD, path, flags, 0);
+}
 
 static void end_child(pid_t child)
 {
@@ -221,6 +243,34 @@ static void test_thread_limit(void)
 	}
 }
 
+// A process whose first thread has ended is read by another of its threads. Where that ends too, its
+// number may be another process's by the time that it is used.
+static void test_reader_of_another_process(void)
+{
+	char text[4096], tgid[32];
+	struct stall_target target;
+	pthread_t thread;
+	pid_t child = fork(), tid = 0;
+
+	if (child == 0) {
+		pthread_create(&thread, NULL, report_tid, &tid);
+		pthread_exit(NULL);
+	}
+	for (tid = child; tid == child; sched_yield()) {
+		CHECK_OK(stall_target_init(&target, child));
+		tid = target.reader;
+		stall_target_deinit(&target);
+	}
+	reused = tid;
+	CHECK_OK(stall_target_init(&target, child));
+	CHECK_INT(reused, 0);
+	CHECK_INT(target.reader, tid);
+	snprintf(tgid, sizeof(tgid), "\nTgid:\t%d\n", child);
+	CHECK(stall_proc_read(&target, "status", text, sizeof(text)) > 0 && strstr(text, tgid));
+	stall_target_deinit(&target);
+	end_child(child);
+}
+
 static void test_roots(void)
 {
 	CHECK_STRING(stall_path_in_root("/srv/x/usr/bin/a", "/srv/x"), "/usr/bin/a");
@@ -238,6 +288,7 @@ int main(void)
 	test_refusals();
 	test_child();
 	test_thread_limit();
+	test_reader_of_another_process();
 	test_roots();
 	return check_done();
 }

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Uprobes in a program that waits as a database server does: tests/targets/server.c.
 #include <bpf/bpf.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
+#include "base/cleanup.h"
 #include "base/clock.h"
 #include "check.h"
 #include "ebpf/bpf_features.h"
@@ -209,22 +212,71 @@ static void test_false_claims(uint32_t rounds)
 	stall_target_deinit(&self);
 }
 
-static uint8_t first_byte(const char *function)
+// Where it begins, in the process's memory.
+static uint64_t address_of(const char *function)
 {
 	const struct stall_maps *maps = snapshot->processes[0].maps;
 	const char *patterns[] = {function};
 	struct stall_function_place place[STALL_FUNCTION_PLACES];
 	size_t count = 0;
-	uint8_t byte = 0;
 
 	CHECK_OK(stall_worker_find_functions(worker, snapshot, 0, patterns, 1, place, &count));
 	CHECK_INT(count, 1);
 	const struct stall_module *module = &maps->modules[place[0].module];
-	CHECK_INT(stall_read_child_range(&snapshot->processes[0].target,
-					 module->start + place[0].file_offset - module->offset,
-					 &byte, 1),
-		  1);
+	return module->start + place[0].file_offset - module->offset;
+}
+
+static uint8_t byte_at(uint64_t address)
+{
+	uint8_t byte = 0;
+
+	CHECK_INT(stall_read_child_range(&snapshot->processes[0].target, address, &byte, 1), 1);
 	return byte;
+}
+
+static uint8_t first_byte(const char *function)
+{
+	return byte_at(address_of(function));
+}
+
+// As a debugger does.
+static void write_byte(uint64_t address, uint8_t byte)
+{
+	char path[64];
+
+	snprintf(path, sizeof(path), "/proc/%d/mem", server.pid);
+	_cleanup_close_ int memory = open(path, O_WRONLY | O_CLOEXEC);
+	CHECK_INT(pwrite(memory, &byte, 1, (off_t)address), 1);
+}
+
+static void check_refused(const char *function, uint8_t original, const char *why)
+{
+	CHECK_OK(stall_server_uprobes_attach(probes, worker, snapshot, 0));
+	CHECK_INT(first_byte(function), original);
+	CHECK_INT(state_of(function).places, 0);
+	CHECK(state_of(function).refused);
+	CHECK(strstr(state_of(function).why_not, why));
+	stall_server_uprobes_remove(probes, server.pid);
+}
+
+// The kernel would execute the file's instruction, and read a file that may be on a dead disk.
+static void test_refusals(void)
+{
+	static const char function[] = "trx_weight_ge";
+	struct stall_maps *maps = snapshot->processes[0].maps;
+	uint64_t address = address_of(function);
+	uint8_t first = byte_at(address), second = byte_at(address + 1);
+
+	write_byte(address + 1, second ^ 1);
+	check_refused(function, first, "the code in memory is not that of /");
+	write_byte(address + 1, second);
+	for (size_t i = 0; i < maps->module_count; i++) {
+		CHECK(maps->modules[i].local || !maps->modules[i].ino);
+		maps->modules[i].local = false;
+	}
+	check_refused(function, first, "is on a file system that may never answer");
+	for (size_t i = 0; i < maps->module_count; i++)
+		maps->modules[i].local = true;
 }
 
 #define STORM_NS UINT64_C(100000000) // of a storm, on a machine that does nothing else
@@ -302,8 +354,14 @@ int main(int argc, char **argv)
 	if (skip)
 		return skip;
 	uint8_t original = first_byte("srv_suspend_mysql_thread");
+	test_refusals();
 	CHECK_OK(stall_server_uprobes_attach(probes, worker, snapshot, 0));
 	CHECK_INT(first_byte("srv_suspend_mysql_thread"), 0xcc);
+	// One that is there already is no change of the code.
+	CHECK_OK(stall_server_uprobes_attach(probes, worker, snapshot, 0));
+	CHECK_INT(state_of("srv_suspend_mysql_thread").places, 2);
+	stall_server_uprobes_remove(probes, server.pid);
+	CHECK_OK(stall_server_uprobes_attach(probes, worker, snapshot, 0));
 	check_wait("mutex", "sync_array_reserve_cell", STALL_ROLE_MUTEX, "mutex",
 		   "created at srv0srv.c:1020");
 	check_wait("rwlock", "sync_array_reserve_cell", STALL_ROLE_RWLOCK, "rwlock",

@@ -293,6 +293,50 @@ static void test_full_stacks(void)
 	CHECK(stall_wait_stacks_is_full(stacks));
 }
 
+#define LONG_NAME 8192
+#define LONG_NAMES 16
+
+static size_t names_size(const struct stall_wait_stacks *of, uint32_t stack)
+{
+	size_t count, size = 0;
+	const char *const *names = stall_wait_stacks_frames(of, stack, &count);
+
+	for (size_t i = 0; i < count; i++)
+		size += strlen(names[i]);
+	return size;
+}
+
+// Stacks of a few functions with long names, which each line would have again and again.
+static void test_long_names(void)
+{
+	static const struct stall_snapshot snapshot = {};
+	static char names[LONG_NAMES][LONG_NAME + 1];
+	static struct stall_frame frames[LONG_NAMES];
+	static uint32_t order[STALL_MAX_STACK_NAMES];
+	const struct stall_unwound unwound = {.frames = frames, .frame_count = LONG_NAMES};
+	const struct stall_stack stack = {.frames = order, .count = STALL_MAX_STACK_NAMES};
+	struct stall_wait_stacks *of = NULL;
+	size_t all = 0;
+	bool full = false;
+
+	CHECK_OK(stall_wait_stacks_create(&of));
+	for (size_t i = 0; i < LONG_NAMES; i++) {
+		memset(names[i], 'a' + (char)i, LONG_NAME);
+		frames[i].symbol = names[i];
+	}
+	for (uint32_t i = 0; i < STALL_MAX_STACKS && !full; i++) {
+		for (uint32_t digit = i, j = 0; j < 4; j++, digit /= LONG_NAMES)
+			order[j] = digit % LONG_NAMES;
+		uint32_t id = stall_wait_stacks_add(of, &snapshot, &unwound, &stack, &full);
+		size_t size = names_size(of, id);
+		CHECK(full || size == STALL_MAX_STACK_BYTES);
+		all += size;
+	}
+	CHECK(full);
+	CHECK_INT(all, STALL_MAX_STACKS_BYTES);
+	stall_wait_stacks_destroy(of);
+}
+
 int main(void)
 {
 	CHECK_OK(stall_wait_table_create(&table));
@@ -303,6 +347,7 @@ int main(void)
 	test_rest();
 	test_stacks();
 	test_full_stacks();
+	test_long_names();
 	stall_wait_table_destroy(table);
 	stall_wait_stacks_destroy(stacks);
 	return check_done();

@@ -16,6 +16,7 @@
 #include "check.h"
 #include "elf_image.h"
 #include "inputs.h"
+#include "target_process.h"
 #include "unwind/worker.h"
 #include "unwind/worker_job.h"
 #include "unwind/worker_result.h"
@@ -33,20 +34,6 @@ static struct stall_worker *make_worker(unsigned int deadline_ms)
 
 	CHECK_OK(stall_worker_create(&arena, &options, &worker));
 	return worker;
-}
-
-// The child that was made last.
-static pid_t find_child(void)
-{
-	char path[64];
-	int pid = 0;
-
-	snprintf(path, sizeof(path), "/proc/self/task/%d/children", getpid());
-	_cleanup_fclose_ FILE *file = fopen(path, "re");
-	CHECK(file && fscanf(file, "%d", &pid) == 1);
-	while (file && fscanf(file, "%d", &pid) == 1)
-		;
-	return pid;
 }
 
 static void set_reg(struct stall_regs *regs, int reg, uint64_t value)
@@ -185,7 +172,7 @@ static void test_privileges(void)
 {
 	int secret = open("/etc/hostname", O_RDONLY); // not close-on-exec: the child must close it
 	struct stall_worker *worker = make_worker(1000);
-	pid_t child = find_child();
+	pid_t child = last_child();
 
 	CHECK(status_has(child, "\nNoNewPrivs:\t1\n"));
 	CHECK(status_has(child, "\nSeccomp:\t2\n"));
@@ -264,12 +251,12 @@ static void test_memory_of_others(void)
 
 	CHECK_OK(stall_arena_init(&other, (size_t)64 << 30));
 	CHECK_OK(stall_worker_create(&other, &options, &worker));
-	pid_t first = find_child();
+	pid_t first = last_child();
 	struct stall_worker *second = make_worker(10000);
 	if (stall_has_capability(STALL_CAP_SYS_PTRACE)) { // theirs are of another user
 		CHECK(is_mapped(first, other.base));
-		CHECK(!is_mapped(find_child(), other.base));
-		CHECK(is_mapped(find_child(), arena.base));
+		CHECK(!is_mapped(last_child(), other.base));
+		CHECK(is_mapped(last_child(), arena.base));
 	}
 	struct stall_snapshot *snapshot = make_sound_snapshot(50);
 	struct stall_unwound unwound = unwind(second, snapshot);
@@ -287,7 +274,7 @@ static void test_killed(void)
 	struct stall_worker *worker = make_worker(10000);
 	struct stall_snapshot *snapshot = make_sound_snapshot(50);
 
-	kill(find_child(), SIGKILL);
+	kill(last_child(), SIGKILL);
 	struct stall_unwound unwound = unwind(worker, snapshot);
 	CHECK(!unwound.partial); // another worker did it
 	stall_unwound_deinit(&unwound);
@@ -300,7 +287,7 @@ static bool test_stopped(unsigned int deadline_ms)
 {
 	struct stall_worker *worker = make_worker(deadline_ms);
 	struct stall_snapshot *snapshot = make_sound_snapshot(50);
-	pid_t child = find_child();
+	pid_t child = last_child();
 
 	kill(child, SIGSTOP);
 	struct stall_unwound unwound = unwind(worker, snapshot);
@@ -315,7 +302,7 @@ static bool test_stopped(unsigned int deadline_ms)
 	CHECK_INT(unwound.module_count, 1);
 	CHECK(unwound.modules[0].error);
 	stall_unwound_deinit(&unwound);
-	CHECK(find_child() != child);
+	CHECK(last_child() != child);
 	bool in_time = unwinds_all(worker, snapshot);
 	stall_worker_destroy(worker);
 	stall_snapshot_destroy(snapshot);
@@ -443,7 +430,7 @@ static bool test_false_suspect(unsigned int deadline_ms, bool dies)
 	// A second late answer in a row is what makes a file bad. Each takes the worker's whole time.
 	for (int i = 0; in_time && i < (dies ? 3 : 2); i++) {
 		// One that is stopped has not done its work before it is taken over.
-		struct takeover takeover = {job, find_child(), 1, dies};
+		struct takeover takeover = {job, last_child(), 1, dies};
 		pthread_t thread;
 
 		job->deadline_ns = 0;

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include "check.h"
+#include "target_process.h"
 #include "unwind/worker.h"
 
 static struct stall_arena arena;
@@ -118,11 +119,36 @@ static void test_functions(void)
 	stall_worker_destroy(worker);
 }
 
+// A child that has had files or stacks before chooses no places; one that finds none is kept.
+static void test_places_of_a_new_child(void)
+{
+	static const char *const here[] = {"lonely_function"}, *const nowhere[] = {"no_such_*"};
+	struct stall_function_place places[STALL_FUNCTION_PLACES];
+	struct stall_worker *worker = make_worker();
+	struct stall_snapshot *snapshot = NULL;
+	pid_t pid = getpid(), first = last_child();
+	size_t count = 0;
+
+	CHECK_OK(stall_snapshot_create(&arena, &pid, 1, NULL, &snapshot));
+	CHECK_OK(stall_worker_find_functions(worker, snapshot, 0, here, 1, places, &count));
+	CHECK_INT(count, 1);
+	CHECK_OK(stall_worker_find_functions(worker, snapshot, 0, nowhere, 1, places, &count));
+	CHECK_INT(count, 0);
+	CHECK_INT(kill(first, 0), 0);
+	CHECK_OK(stall_worker_find_functions(worker, snapshot, 0, here, 1, places, &count));
+	CHECK_INT(count, 1);
+	CHECK(is_at(snapshot, &places[0], lonely_function));
+	CHECK(kill(first, 0) < 0);
+	stall_snapshot_destroy(snapshot);
+	stall_worker_destroy(worker);
+}
+
 int main(void)
 {
 	CHECK_OK(stall_arena_init(&arena, (size_t)256 << 20));
 	test_data();
 	test_functions();
+	test_places_of_a_new_child();
 	stall_arena_deinit(&arena);
 	return check_done();
 }

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -81,8 +81,10 @@ def make_release(folder: Path, keys: Keys) -> Path:
 
 
 @pytest.fixture(scope="session")
-def keys(tmp_path_factory: pytest.TempPathFactory) -> Keys:
-    return Keys(tmp_path_factory.mktemp("keys"))
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keys]:
+    keys = Keys(tmp_path_factory.mktemp("keys"))
+    yield keys
+    run("gpgconf", "--homedir", keys.home, "--kill", "all")
 
 
 @pytest.fixture(scope="session")

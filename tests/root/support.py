@@ -22,6 +22,7 @@ from tests.support.targets import Fact, own_frames, trouble_left, without_plt
 
 __all__ = [
     "BACKENDS",
+    "COMMANDS",
     "ONE_LINE",
     "SMALL_BACKENDS",
     "Snap",
@@ -29,6 +30,7 @@ __all__ = [
     "assert_lock",
     "assert_unharmed",
     "by_tid",
+    "needing",
     "own_frames",
     "run_probe",
     "snap",
@@ -47,6 +49,23 @@ SMALL_BACKENDS = tuple(
     for one in BACKENDS
 )
 """Of a small test: where others want the CPUs, a thread does not stop in time for ptrace."""
+
+
+def needing(words: str, *needs: str) -> object:
+    return pytest.param(words, marks=pytest.mark.needs(*needs) if needs else [], id=words)
+
+
+COMMANDS = (
+    needing("snap --backend bpf --burst 5 --burst-interval 10", "bpf"),
+    needing("waits --duration 0.3 --interval 100", "waits"),
+    needing("waits --backend poll --duration 0.3 --interval 100"),
+    needing("storage --seconds 0.3", "waits"),
+    needing("growth --duration 0.3", "bpf"),
+    needing("cache"),
+    needing("memory"),
+    needing("rings"),
+)
+"""What reads a process; its number follows."""
 
 ONE_LINE = re.compile(r"\Astallscope-probe: [^\n]+\n\Z")
 

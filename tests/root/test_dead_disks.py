@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
@@ -20,7 +21,9 @@ import pytest
 from stallscope.collectors import probe
 from stallscope.model import capturefile
 from stallscope.model.capture import Capture
+from stallscope.model.rings import SUFFIX
 from tests.root.test_frames import chroot_with
+from tests.support import ringimages
 from tests.support.nfsdisk import dead_nfs
 from tests.support.rights import may_read_others
 from tests.support.serving import ask_snap, serving
@@ -44,9 +47,11 @@ AS_NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
 SILENT = "does not answer"
 
 
-def run(*argv: str | Path, said: str = "") -> subprocess.CompletedProcess[bytes]:
+def run(
+    *argv: str | Path, program: str = probe.PROBE, said: str = ""
+) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(
-        [str(word) for word in argv],
+        [str(word) for word in (probe.find(program), *argv)],
         input=said.encode(),
         capture_output=True,
         timeout=PATIENCE,
@@ -54,13 +59,8 @@ def run(*argv: str | Path, said: str = "") -> subprocess.CompletedProcess[bytes]
     )
 
 
-def run_well(*argv: str | Path) -> None:
-    done = run(*argv)
-    assert done.returncode == 0, done.stderr
-
-
 def snap(pid: int, *options: str | Path) -> Capture:
-    done = run(probe.find(), "snap", "--pid", str(pid), *options)
+    done = run("snap", "--pid", str(pid), *options)
     assert done.returncode in (0, 3), done.stderr
     return capturefile.loads(done.stdout, "stdout")
 
@@ -73,7 +73,7 @@ def copied(name: str, disk: Path) -> Path:
 
 @contextmanager
 def on_dead_disk(
-    dead: Disk, over: Path | None = None
+    dead: Disk, name: str = "threads", over: Path | None = None
 ) -> Iterator[tuple[Target, Path, Callable[[], None]]]:
     """Start a target whose program is on a disk, and give what makes that answer no more.
 
@@ -82,13 +82,13 @@ def on_dead_disk(
     """
     wrapper = AS_NOBODY if may_read_others() else ()
     with dead as (disk, stop, end), ExitStack() as at_end:
-        program = copied("threads", disk)
+        program = copied(name, disk)
         if over is not None:
             layers = f"lowerdir={disk}:{over}"
-            run_well("mount", "-t", "overlay", "-o", layers, "none", over)
-            at_end.callback(run_well, "umount", "-l", over)
+            subprocess.run(["mount", "-t", "overlay", "-o", layers, "none", over], check=True)
+            at_end.callback(subprocess.run, ["umount", "-l", over], check=True)
             program = over / program.name
-        with Target("threads", "10", "5", executable=program, wrapper=wrapper) as target:
+        with Target(name, "10", "5", executable=program, wrapper=wrapper) as target:
             yield target, disk, stop
             assert target.running()
             end()
@@ -132,7 +132,7 @@ def test_its_program_while_it_is_served(
 ) -> None:
     """What was read of its files is used. They are open: to close them would take an answer."""
     with (
-        on_dead_disk(dead(), tmp_path if overlaid else None) as (target, _, stop),
+        on_dead_disk(dead(), over=tmp_path if overlaid else None) as (target, _, stop),
         serving(target.pid, "bpf", "--deadline", "5000") as process,
     ):
         stop()
@@ -140,6 +140,29 @@ def test_its_program_while_it_is_served(
     for capture in captures:
         assert len(capture.threads) >= 11
         assert all(thread.frames for thread in capture.threads)
+
+
+def refusals(pid: int) -> dict[str, str]:
+    """Return why functions of the server are not watched, by their names."""
+    done = run("waits", "--pid", str(pid), "--duration", "1")
+    assert done.returncode == 0, done.stderr
+    programs = json.loads(done.stdout.splitlines()[1])["programs"]  # after "ready"
+    return {one["name"]: one["why_not"] for one in programs if not one["ok"]}
+
+
+@pytest.mark.needs("uprobes")
+def test_breakpoints_in_its_program() -> None:
+    """To set one the kernel reads the file, and cannot be interrupted."""
+    with on_dead_disk(dead_disk(), "server") as (target, disk, stop):
+        program = disk / "target-server"
+        answering = refusals(target.pid)
+        stop()
+        silent = refusals(target.pid)
+    refused = f"{program} is on a file system that may never answer, of a network or of a program"
+    assert answering["trx_weight_ge"] == refused
+    assert set(answering.values()) == {refused}
+    assert silent["server functions"].startswith(f"{program}: ")
+    assert SILENT in silent["server functions"]
 
 
 @each_disk
@@ -158,11 +181,41 @@ def test_a_folder_of_debug_files(dead: Callable[[], Disk]) -> None:
 def test_the_output(dead: Callable[[], Disk]) -> None:
     with dead() as (disk, stop, end), Target("threads", "3", "5") as target:
         stop()
-        done = run(probe.find(), "snap", "--pid", str(target.pid), "--output", disk / "a.jsonl")
+        done = run("snap", "--pid", str(target.pid), "--output", disk / "a.jsonl")
         assert target.running()
         end()
     assert done.returncode not in (0, 3)
     assert done.stderr.count(b"\n") == 1
+
+
+def test_a_folder_of_rings(monkeypatch: pytest.MonkeyPatch) -> None:
+    with dead_disk() as (disk, stop, end):
+        monkeypatch.setenv("STALLSCOPE_RUNTIME_DIR", str(disk))
+        stop()
+        done = run("rings")
+        end()
+    (found,) = map(json.loads, done.stdout.splitlines())
+    assert found["path"] == str(disk)
+    assert SILENT in found["error"]
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_folder_of_rings_hides_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("STALLSCOPE_RUNTIME_DIR", raising=False)
+    folder = Path(tempfile.mkdtemp(prefix="stallscope-", dir="/dev/shm"))
+    try:
+        path = ringimages.made(folder / f"4711-1{SUFFIX}")
+        with dead_disk() as (disk, stop, end):
+            monkeypatch.setenv("XDG_RUNTIME_DIR", str(disk))
+            stop()
+            done = run("rings")
+            end()
+    finally:
+        shutil.rmtree(folder)
+    rings = map(json.loads, done.stdout.splitlines())
+    errors = {ring["path"]: ring.get("error") for ring in rings}
+    assert SILENT in errors[f"{disk}/stallscope"]
+    assert errors[str(path)] is None
 
 
 @contextmanager
@@ -194,12 +247,11 @@ POKE = (probe.POKE, "--hash", "--open-files", "--deadline", "3000")
 
 
 def assert_ends(command: tuple[str, ...], place: Place, dead: Disk) -> None:
-    program: list[str | Path] = [probe.find(), command[0]]
-    if command is POKE:
-        program = [probe.find(probe.POKE)]
+    pokes = command is POKE
+    words = command[1:] if pokes else command
     with dead as (disk, stop, end), place(disk) as target:
         stop()
-        done = run(*program, "--pid", str(target.pid), *command[1:])
+        done = run(*words, "--pid", str(target.pid), program=probe.POKE if pokes else probe.PROBE)
         assert target.running()
         end()
     assert done.returncode >= 0
@@ -271,7 +323,6 @@ def test_a_file_to_read(tmp_path: Path, command: str, dead: Callable[[], Disk]) 
         file = copied("threads", disk)
         stop()
         done = run(
-            probe.find(),
             command,
             *(str(word).format(file) for word in words),
             said=f"1 0x1000 - {file}\n",

@@ -264,3 +264,12 @@ def test_the_probe_ends_on_request() -> None:
         assert json.dumps(growth.lost)
     with pytest.raises(StallscopeError):
         memory.record(2**30, memory.Options(seconds=1))
+
+
+def test_the_heaps_of_a_hostile_process_have_a_deadline() -> None:
+    """To follow each of its lists to the limit would take minutes."""
+    with growing() as target:
+        target.ask("arenas 2000")
+        growth = recorded(target, lambda: None)
+    assert growth.malloc is not None
+    assert growth.malloc.unknown == "the arenas of glibc's malloc were not found in time"

@@ -6,7 +6,9 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import struct
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -201,6 +203,50 @@ def test_long_names_are_written_once(tmp_path: Path) -> None:
         assert len(thread.frames) > 400
         assert {len(frame.symbol or "") for frame in thread.frames[:-1]} == {len(LONG_NAME)}
     assert len(taken.stdout) < 1_000_000
+
+
+PT_LOAD, PT_NOTE = 1, 4
+NT_PRSTATUS, NT_FILE = 1, 0x46494C45
+
+
+def core_file(path: Path, notes: bytes, loads: Sequence[int] = (), copies: int = 1) -> Path:
+    """Write a core with pages of code at ``loads``, and its notes in so many segments."""
+    count = copies + len(loads)
+    data = 64 + 56 * count
+    head = struct.pack("=16xHHIQQQIHHHHHH", 4, 62, 1, 0, 64, 0, 0, 64, 56, count, 0, 0, 0)
+    table = struct.pack("=IIQQQQQQ", PT_NOTE, 4, data, 0, 0, len(notes), 0, 4) * copies
+    for load in loads:
+        table += struct.pack("=IIQQQQQQ", PT_LOAD, 5, data, load, 0, 0, 4096, 4096)
+    path.write_bytes(b"\x7fELF\2\1\1" + head[7:] + table + notes)
+    return path
+
+
+def core_note(kind: int, content: bytes) -> bytes:
+    padding = bytes(-len(content) % 4)
+    return struct.pack("=3I8s", 5, len(content), kind, b"CORE") + content + padding
+
+
+def test_core_file_names_a_file_that_others_may_not_read(tmp_path: Path) -> None:
+    """Who gives root a core does not choose which files root reads."""
+    named = tmp_path / "named"
+    shutil.copyfile(target_path("threads"), named)
+    files = struct.pack("=5Q", 1, 4096, 0x10000, 0x11000, 0) + os.fsencode(named) + b"\0"
+    thread = struct.pack("=240xQ88x", 0x10010)  # its program counter
+    notes = core_note(NT_PRSTATUS, thread) + core_note(NT_FILE, files)
+    core = core_file(tmp_path / "core", notes, [0x10000])
+    for mode, is_read in ((0o600, False), (0o640, False), (0o644, True), (0o700, True)):
+        named.chmod(mode)
+        (module,) = run_probe("core", "--core", str(core)).whole.modules
+        assert module.path == str(named)
+        assert (module.error is None) == is_read, module.error
+
+
+def test_core_file_that_takes_long(tmp_path: Path) -> None:
+    """A small file that says that it has terabytes of notes."""
+    core = core_file(tmp_path / "core", bytes(64 << 20), copies=60000)
+    taken = run_probe("core", "--core", str(core), "--deadline", "1000")
+    assert taken.code == 1
+    assert ONE_LINE.match(taken.stderr), taken.stderr
 
 
 def test_core_files_that_are_none(tmp_path: Path) -> None:

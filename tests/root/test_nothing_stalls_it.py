@@ -26,7 +26,7 @@ from stallscope.base.errors import Exit
 from stallscope.collectors import probe
 from stallscope.model import capturefile
 from stallscope.model.capture import Capture, Thread
-from tests.root.support import assert_unharmed, by_tid
+from tests.root.support import COMMANDS, assert_unharmed, by_tid
 from tests.support.cgroups import Cgroup, limited
 from tests.support.servers import PATIENCE, wait_until
 from tests.support.stalls import Device, loop_device
@@ -251,6 +251,17 @@ def test_other_backends_do_not_hang_either(backend: str) -> None:
     call = by_tid(capture)[target.fact("changer").tid].syscall
     assert call is not None
     assert call.name == "madvise"
+
+
+@pytest.mark.needs("freeze")
+@pytest.mark.parametrize("words", COMMANDS)
+def test_other_commands_do_not_hang_either(words: str) -> None:
+    """Whatever they say of such a process, they end."""
+    with keeping_its_mmap_lock() as target:
+        done = run(str(probe.find()), *words.split(), "--pid", str(target.pid))
+        assert_unharmed(target.pid)
+    assert done.returncode >= 0
+    assert done.stderr.count(b"\n") <= 1
 
 
 @pytest.mark.needs("bpf", "freeze")

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from stallscope.collectors import probe
-from tests.root.support import assert_unharmed, snap
+from tests.root.support import assert_unharmed, run_probe, snap
 from tests.support.known_waits import known_waits
 from tests.support.servers import PATIENCE, wait_until
 from tests.support.serving import ask_snap, serving
@@ -218,6 +218,19 @@ def test_root_without_ptrace_reads_those_that_have_its_capabilities() -> None:
         done = snap(target.pid, backend="proc", prefix=limited)
         assert len(done.whole.threads) >= 4
         assert_unharmed(target.pid)
+
+
+def test_what_the_sandbox_lacks_is_said(tmp_path: Path) -> None:
+    limited = ("setpriv", "--bounding-set=-setuid,-setgid")
+    said = "hostile files are parsed without a uid of its own; give it CAP_SETUID and CAP_SETGID"
+    with Target("threads", "3", "25") as target:
+        capture = snap(target.pid, prefix=limited).whole
+        (note,) = [note for note in capture.notes if note.code == "sandbox-incomplete"]
+        assert note.message == said
+        program = os.readlink(f"/proc/{target.pid}/exe")
+    for words in (["pack", program, "--output", str(tmp_path / "one.pack")], ["symbolize"]):
+        done = run_probe(*words, prefix=limited)
+        assert (done.code, done.stderr) == (0, f"stallscope-probe: {said}\n")
 
 
 def test_a_program_that_only_its_owner_may_read_has_names(foreign_folder: Path) -> None:

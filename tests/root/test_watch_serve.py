@@ -175,6 +175,24 @@ def test_a_convoy_takes_a_capture(tmp_path: Path) -> None:
         make(target, "release")
 
 
+@pytest.mark.small
+def test_a_wait_takes_a_burst(tmp_path: Path) -> None:
+    """It is written long after the wait's name was given up."""
+    late = ("--capture-threshold", f"mutex={LATE_MS}", "--captures", str(tmp_path))
+    options = (*LONG, *late, "--burst", "3", "--burst-interval", "10")
+    with (
+        known_waits(tmp_path, WAITERS) as target,
+        watcher(target.pid, options=options) as watch,
+    ):
+        held = make(target, f"hold mutex {WAITERS}")
+        line = watch.line(is_captured, "burst")
+        assert line["trigger"]["name"] == "the_mutex"
+        capture = capturefile.read(Path(line["path"]))
+        assert capture.trigger is not None
+        assert_names_the_wait(capture.trigger, target, held)
+        make(target, "release")
+
+
 def test_captures_that_come_too_often_are_counted(tmp_path: Path) -> None:
     """Of waits for one lock that begin together, one takes a capture; the next says so."""
     options = (*LONG, "--capture-threshold", "mutex=20", "--capture-interval", "3600000")

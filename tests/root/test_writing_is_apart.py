@@ -16,7 +16,7 @@ import pytest
 from stallscope.collectors import probe
 from stallscope.collectors.poke import looking
 from stallscope.model.pokes import AllowList
-from tests.root.support import ONE_LINE, assert_unharmed, run_probe
+from tests.root.support import COMMANDS, ONE_LINE, assert_unharmed, needing, run_probe
 from tests.root.test_poke import address
 from tests.root.test_privileges import NOBODY
 from tests.support.nowrites import MemoryWatch
@@ -36,24 +36,10 @@ THREADS = 4
 CALL = "import ctypes; ctypes.CDLL(None).syscall({})"
 
 
-def needing(words: str, *needs: str) -> object:
-    return pytest.param(words, marks=pytest.mark.needs(*needs) if needs else [], id=words)
-
-
 SNAPS = (
     needing("--backend bpf", "bpf"),
     needing("--backend proc"),
     needing("--backend ptrace --stop-blocked-reads", "ptrace"),
-)
-COMMANDS = (
-    needing("snap --backend bpf --burst 5 --burst-interval 10", "bpf"),
-    needing("waits --duration 0.3 --interval 100", "waits"),
-    needing("waits --backend poll --duration 0.3 --interval 100"),
-    needing("storage --seconds 0.3", "waits"),
-    needing("growth --duration 0.3", "bpf"),
-    needing("cache"),
-    needing("memory"),
-    needing("rings"),
 )
 
 

@@ -156,6 +156,31 @@ static void use_stack(size_t size)
 		abort();
 }
 
+// So many places that could be heaps of malloc's threads. Each leads to what looks like a list of
+// arenas without an end.
+static void make_arenas(size_t count)
+{
+	const size_t distance = 64 << 20, page = 4096;
+	size_t size = (count + 1) * distance;
+	char *arenas = map(2 * page, 0),
+	     *memory = mmap(NULL, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1,
+			    0);
+	char *heap = (char *)(((size_t)memory + distance - 1) / distance * distance);
+	char *next = arenas + page;
+
+	keep(memory, size);
+	keep(arenas, 2 * page);
+	for (size_t at = 2048; at < page; at += sizeof(next)) {
+		memcpy(arenas + at, &next, sizeof(next));
+		memcpy(arenas + page + at, &next, sizeof(next));
+	}
+	for (size_t i = 0; i < count; i++, heap += distance) {
+		if (mprotect(heap, page, PROT_READ | PROT_WRITE))
+			abort();
+		memcpy(heap, &arenas, sizeof(arenas));
+	}
+}
+
 static const struct {
 	const char *name;
 	void (*run)(size_t size);
@@ -166,6 +191,7 @@ static const struct {
 	{"read", grow_read},	   {"populate", grow_populate},
 	{"hugetlb", grow_hugetlb}, {"untouched", read_untouched},
 	{"back", give_back},	   {"twice", grow_twice},
+	{"arenas", make_arenas},
 };
 
 struct job {

@@ -157,9 +157,26 @@ def test_arrays_grow_in_one_place() -> None:
     assert grows == ["pmp/base/array.c"]
 
 
+FROM_UNTRUSTED_CHILDREN = (
+    "pmp/packs/pack_make.h",
+    "pmp/proc/path_broker.c",
+    "pmp/sandbox/untrusted.c",
+    "pmp/unwind/worker_protocol.h",
+)
+
+
+@pytest.mark.parametrize("path", FROM_UNTRUSTED_CHILDREN)
+def test_what_untrusted_children_answer_is_plain_numbers(path: str) -> None:
+    """A child that was taken over can make a bool, or an enum, that is none of its values."""
+    structures = re.findall(r"^struct \w+ \{\n(.*?)^\}", (ROOT / path).read_text(), re.M | re.S)
+    assert structures
+    for structure in structures:
+        assert not re.search(r"^\t(bool|enum) ", structure, re.M), structure
+
+
 READS_A_PROCESS = re.compile(
     r"\bprocfd\b|process_vm_readv\(|SYS_openat2|\bf?statx?(?:at)?\(|\breadlink(?:at)?\("
-    r'|open(?:at)?\([^;]*"/proc/%d|"mem"'
+    r'|open(?:at)?\([^;]*"/proc/%d|"mem"|\b(?:glob|scandir)\(|\bopendir\((?!"/proc)'
 )
 MAY_READ = {
     "pmp/base/features.c",  # of a child of its own

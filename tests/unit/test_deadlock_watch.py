@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -61,11 +61,13 @@ def server() -> Server:
 
 
 @pytest.fixture
-def watch(server: Server, monkeypatch: pytest.MonkeyPatch) -> DeadlockWatch:
+def watch(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[DeadlockWatch]:
     """Return one that may ask at each poll."""
     monkeypatch.setattr(deadlocks, "REPORT_SECONDS", 0.0)
     monkeypatch.setattr(deadlocks, "METRIC_SECONDS", 0.0)
-    return DeadlockWatch(server, os.getpid(), lambda: server.counter)
+    watch = DeadlockWatch(server, os.getpid(), lambda: server.counter)
+    yield watch
+    watch.close()
 
 
 def test_the_report_is_asked_for_when_the_counter_moved(

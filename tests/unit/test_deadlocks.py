@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -131,10 +133,19 @@ def test_any_lines_are_read(lines: list[str]) -> None:
         assert "SECRET" not in repr(deadlock)
 
 
-def test_a_log_is_followed_from_its_end(tmp_path: Path) -> None:
+Follow = Callable[[Path], LogFollower]
+
+
+@pytest.fixture
+def follow() -> Iterator[Follow]:
+    with contextlib.ExitStack() as stack:
+        yield lambda path: stack.enter_context(contextlib.closing(LogFollower(str(path))))
+
+
+def test_a_log_is_followed_from_its_end(tmp_path: Path, follow: Follow) -> None:
     path = tmp_path / "log"
     path.write_text("before\n")
-    follower = LogFollower(str(path))
+    follower = follow(path)
     assert follower.lines() == []
     with path.open("a") as file:
         file.write("one\ntw")
@@ -144,10 +155,10 @@ def test_a_log_is_followed_from_its_end(tmp_path: Path) -> None:
     assert follower.lines() == ["two"]
 
 
-def test_rotation(tmp_path: Path) -> None:
+def test_rotation(tmp_path: Path, follow: Follow) -> None:
     path = tmp_path / "log"
     path.write_text("")
-    follower = LogFollower(str(path))
+    follower = follow(path)
     with path.open("a") as old:
         path.rename(tmp_path / "log.1")
         assert follower.lines() == []  # nobody has opened a new one yet
@@ -157,20 +168,22 @@ def test_rotation(tmp_path: Path) -> None:
     assert follower.lines() == []
 
 
-def test_truncation(tmp_path: Path) -> None:
+def test_truncation(tmp_path: Path, follow: Follow) -> None:
     path = tmp_path / "log"
     path.write_text("a long line\n")
-    follower = LogFollower(str(path))
+    follower = follow(path)
     path.write_text("again\n")
     assert follower.lines() == ["again"]
 
 
-def test_a_flood_is_skipped_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flood_is_skipped_and_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, follow: Follow
+) -> None:
     monkeypatch.setattr(logfile, "MAX_READ", 1000)
     monkeypatch.setattr(logfile, "MAX_BEHIND", 5000)
     path = tmp_path / "log"
     path.write_text("")
-    follower = LogFollower(str(path))
+    follower = follow(path)
     path.write_text("x" * 9999 + "\n")
     assert follower.lines() == ["x" * 999]
     assert follower.skipped == 9000
@@ -178,7 +191,7 @@ def test_a_flood_is_skipped_and_counted(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_no_file_to_follow(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(StallscopeError, match="is not a regular file"):
+    with pytest.raises(StallscopeError, match="is no regular file"):
         LogFollower(str(tmp_path / "pipe"))
     with pytest.raises(StallscopeError, match="No such file"):
         LogFollower(str(tmp_path / "none"))

@@ -19,6 +19,7 @@ from stallscope.base.errors import StallscopeError
 from stallscope.collectors import processes, rings
 from stallscope.collectors.doctor import confinement, disk, features, host, inproc, packages, target
 from stallscope.collectors.doctor.checks import Check, Place, Task, run
+from stallscope.collectors.paths import asking
 from stallscope.model.capture import Capture, Module, Process
 from tests.support.ringimages import of_this_process
 from tests.support.servers import PATIENCE
@@ -224,7 +225,7 @@ def test_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checks = {c.name: c for c in disk.disk(place)}
     assert checks["store-disk"].status == "degraded"
     monkeypatch.setattr(disk, "too_little_space", lambda *_: "the disk is full")
-    monkeypatch.setattr(os, "access", lambda *_: False)
+    monkeypatch.setattr(asking, "may", lambda *_: False)
     checks = {c.name: c for c in disk.disk(Place(dest=tmp_path))}
     assert checks["store"].status == checks["disk"].status == "degraded"
 

@@ -24,6 +24,7 @@ from stallscope.collectors.host import (
 )
 from stallscope.collectors.host.backends import activity
 from stallscope.collectors.host.collecting import OpenedFile, Pace
+from stallscope.collectors.paths import asking
 
 STAT = "7 (my) sqld) S 1 7 7 0 -1 4194304 11 0 22 0 {cpu} 0 0 0 20 0 33 0 {start} 1 1 1"
 
@@ -244,6 +245,7 @@ def test_all_of_them_keep_few_files_open() -> None:
     assert {c.thread for c in collectors} == {c.name for c in collectors}
     for collector in collectors:
         collector.close()
+    asking.close()
     assert len(os.listdir("/proc/self/fd")) == before
 
 

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stallscope.collectors import postmaster, rootpath
+from stallscope.collectors import postmaster
+from stallscope.collectors.paths import asking
 from stallscope.collectors.postmaster import Postmaster, parse
 
 __all__: list[str] = []
@@ -112,19 +113,17 @@ def test_the_file_of_a_process(tmp_path: Path) -> None:
     assert postmaster.read(me, str(tmp_path)) is None
 
 
-def test_links_stay_inside_of_the_root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_links_stay_inside_of_the_root(tmp_path: Path) -> None:
     """``/var/run -> /run`` of a container is not our ``/run``."""
-    links = {"/var/run": "/run", "/loop": "/loop", "/up": "../../etc", "/run/x": "y"}
-
-    def readlink(path: str) -> str:
-        found = links.get(path.removeprefix("/proc/7/root"))
-        if found is None:
-            raise OSError
-        return found
-
-    monkeypatch.setattr(os, "readlink", readlink)
-    assert rootpath.inside(7, "/var/run/postgresql") == "/proc/7/root/run/postgresql"
-    assert rootpath.inside(7, "/var/run/x/z") == "/proc/7/root/run/y/z"
-    assert rootpath.inside(7, "/up/passwd") == "/proc/7/root/etc/passwd"
-    assert rootpath.inside(7, "/a/../../..//./b") == "/proc/7/root/b"
-    assert rootpath.inside(7, "/loop") == "/proc/7/root/loop"
+    links = {"var/run": "/run", "loop": "/loop", "up": "../../etc", "run/x": "y"}
+    for link, target in links.items():
+        (tmp_path / link).parent.mkdir(exist_ok=True)
+        (tmp_path / link).symlink_to(target)
+    for path, found in (
+        ("/var/run/postgresql", "/run/postgresql"),
+        ("/var/run/x/z", "/run/y/z"),
+        ("/up/passwd", "/etc/passwd"),
+        ("/a/../../..//./b", "/b"),
+        ("/loop", "/loop"),
+    ):
+        assert asking.inside(str(tmp_path), path) == f"{tmp_path}{found}"

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import signal
 import subprocess
 from pathlib import Path
 
@@ -72,6 +74,23 @@ def test_each_threshold_has_its_place(tmp_path: Path) -> None:
     wanted = {kind: float(number) for number, kind in enumerate(THRESHOLDS, 1)}
     rings.set_thresholds(path, [f"{kind}={value:g}" for kind, value in wanted.items()])
     assert rings.read(path).thresholds_ms == wanted
+
+
+@pytest.mark.needs("root")
+@pytest.mark.parametrize("kind", [fcntl.F_RDLCK, fcntl.F_WRLCK])
+def test_a_lease_of_its_owner_keeps_nobody_waiting(tmp_path: Path, kind: int) -> None:
+    """An open that waits until the kernel breaks the lease would find the file free in the end."""
+    path = made(tmp_path / "r.ring")
+    os.chown(path, 54321, 54321)
+    before = path.read_bytes()
+    was = signal.signal(signal.SIGIO, signal.SIG_IGN)
+    with path.open("rb" if kind == fcntl.F_RDLCK else "r+b") as file:
+        fcntl.fcntl(file, fcntl.F_SETLEASE, kind)
+        with pytest.raises(RingError):
+            rings.switch(path, on=False)
+    signal.signal(signal.SIGIO, was)
+    assert path.read_bytes() == before
+    rings.switch(path, on=False)
 
 
 def test_a_file_that_is_no_ring_is_reported(tmp_path: Path) -> None:

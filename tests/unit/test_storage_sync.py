@@ -23,7 +23,7 @@ from stallscope.analyzers import commitmodel, durability, syncfit
 from stallscope.analyzers.commitmodel import Load, Station
 from stallscope.analyzers.durability import ClassUse, Durability, Measured, Setting, ThreadUse
 from stallscope.analyzers.syncfit import SyncSums
-from stallscope.base.errors import StallscopeError
+from stallscope.base.errors import StallscopeError, UsageError
 from stallscope.collectors import cputimes, ownthreads, syncprobe
 from stallscope.collectors.sql import commitclients
 from stallscope.collectors.sql.commitclients import PauseCost, PauseMeter
@@ -515,6 +515,28 @@ def test_an_end_is_heeded(tmp_path: Path) -> None:
     assert sum(one.syncs for one in syncprobe.measure(tmp_path, ended=lambda: next(asked))) == 2
 
 
+def test_a_process_measures_until_its_time_is_up(tmp_path: Path) -> None:
+    found = syncprobe.measure_apart(tmp_path, seconds=0.2)
+    assert [one.call for one in found] == ["fsync", "fdatasync"]
+    assert all(one.syncs > 0 and one.sum_t > 0 for one in found)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_process_measures_until_the_end(tmp_path: Path) -> None:
+    found = syncprobe.measure_apart(tmp_path, ended=lambda: True, seconds=3600)
+    assert sum(one.syncs for one in found) < syncprobe.MAX_SYNCS
+
+
+def test_a_process_says_why_it_measures_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UsageError, match="no such directory"):
+        syncprobe.measure_apart(tmp_path / "none")
+    monkeypatch.setattr(syncprobe, "LATE_SECONDS", -3600.0)
+    with pytest.raises(StallscopeError, match="its disk has not answered"):
+        syncprobe.measure_apart(tmp_path)
+
+
 def test_too_little_space_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     full = os.statvfs_result((4096, 4096, 1000, 10, 10, 10, 10, 10, 0, 255))
     monkeypatch.setattr(os, "statvfs", lambda _: full)
@@ -539,6 +561,7 @@ def test_a_folder_alone_needs_no_server(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(syncprobe, "MAX_SYNCS", 24)
+    monkeypatch.setattr(syncprobe, "measure_apart", syncprobe.measure)
     assert main(["storage", "sync", "--probe-dir", str(tmp_path), "--allow-write", "--json"]) == 0
     found = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert found["classes"] == []
