@@ -86,7 +86,7 @@ def on_dead_disk(
         if over is not None:
             layers = f"lowerdir={disk}:{over}"
             subprocess.run(["mount", "-t", "overlay", "-o", layers, "none", over], check=True)
-            at_end.callback(subprocess.run, ["umount", "-l", over], check=True)
+            at_end.callback(subprocess.run, ["umount", "-l", str(over)], check=True)
             program = over / program.name
         with Target(name, "10", "5", executable=program, wrapper=wrapper) as target:
             yield target, disk, stop
