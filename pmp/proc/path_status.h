@@ -25,6 +25,7 @@ enum stall_path_how {
 	STALL_PATH_NAME = 128,	 // and what its path is without links
 	// With O_PATH alone where a close(2) of what is open for reading may wait (stall_path_pass()).
 	STALL_PATH_NO_WAIT = 256,
+	STALL_PATH_TO_MAP = 512, // but for reading on an overlay: its pages may wait as well
 };
 
 // What is to be done with an open file; `arg` is its own. Returns an errno.

@@ -225,6 +225,14 @@ static void read_name(int fd, struct stall_read_region *region, struct stall_rea
 	region->copy[message->size++] = '\0';
 }
 
+// Its close(2) asks who serves it (FUSE, NFS 4), and waits for the answer, also at an exit. An overlay
+// can be of such file systems.
+static bool may_wait_at_close(const struct stall_path_status *status, unsigned int how)
+{
+	return !stall_path_is_local(status) ||
+	       (status->filesystem == OVERLAYFS_SUPER_MAGIC && !(how & STALL_PATH_TO_MAP));
+}
+
 static int open_path(struct stall_read_region *region, struct stall_read_message *message,
 		     int folder, int *ret)
 {
@@ -246,10 +254,9 @@ static int open_path(struct stall_read_region *region, struct stall_read_message
 		return EACCES;
 	if (message->how & STALL_PATH_NAME)
 		read_name(fd, region, message);
-	// Else its close(2) asks who serves it (FUSE, NFS 4), and waits for the answer, also at an exit.
 	if (how == STALL_PATH_STATUS ||
 	    (how == STALL_PATH_READ && message->how & STALL_PATH_NO_WAIT &&
-	     !stall_path_is_local(status))) {
+	     may_wait_at_close(status, message->how))) {
 		*ret = fd;
 		fd = -1;
 		return 0;

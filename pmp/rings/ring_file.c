@@ -312,7 +312,8 @@ struct stall_error *stall_ring_open_at(int folder, const char *name, const char 
 	struct stall_path_status status;
 	int fd;
 	struct stall_error *err =
-		stall_path_open(&where, STALL_PATH_READ | STALL_PATH_NOFOLLOW, &fd, &status);
+		stall_path_open(&where, STALL_PATH_READ | STALL_PATH_NOFOLLOW | STALL_PATH_TO_MAP,
+				&fd, &status);
 
 	if (err && (err->errnum == EACCES || err->errnum == EPERM)) {
 		int errnum = err->errnum;

@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -73,15 +73,21 @@ def copied(name: str, disk: Path) -> Path:
 
 @contextmanager
 def on_dead_disk(
-    dead: Disk, name: str = "threads"
+    dead: Disk, name: str = "threads", over: Path | None = None
 ) -> Iterator[tuple[Target, Path, Callable[[], None]]]:
     """Start a target whose program is on a disk, and give what makes that answer no more.
 
-    It is another user's: to NFS a file that the same user has open is not closed.
+    It is another user's: to NFS a file that the same user has open is not closed. ``over`` is a
+    folder for an overlay of the disk, in which the target then sees its program.
     """
     wrapper = AS_NOBODY if may_read_others() else ()
-    with dead as (disk, stop, end):
+    with dead as (disk, stop, end), ExitStack() as at_end:
         program = copied(name, disk)
+        if over is not None:
+            layers = f"lowerdir={disk}:{over}"
+            subprocess.run(["mount", "-t", "overlay", "-o", layers, "none", over], check=True)
+            at_end.callback(subprocess.run, ["umount", "-l", str(over)], check=True)
+            program = over / program.name
         with Target(name, "10", "5", executable=program, wrapper=wrapper) as target:
             yield target, disk, stop
             assert target.running()
@@ -120,10 +126,13 @@ def test_its_program_that_is_opened_and_not_read() -> None:
 
 @pytest.mark.needs("bpf")
 @each_disk
-def test_its_program_while_it_is_served(dead: Callable[[], Disk]) -> None:
+@pytest.mark.parametrize("overlaid", [False, True], ids=["", "overlay"])
+def test_its_program_while_it_is_served(
+    dead: Callable[[], Disk], overlaid: bool, tmp_path: Path
+) -> None:
     """What was read of its files is used. They are open: to close them would take an answer."""
     with (
-        on_dead_disk(dead()) as (target, _, stop),
+        on_dead_disk(dead(), over=tmp_path if overlaid else None) as (target, _, stop),
         serving(target.pid, "bpf", "--deadline", "5000") as process,
     ):
         stop()
