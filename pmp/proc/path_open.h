@@ -38,7 +38,7 @@ struct stall_error *stall_path_open(const struct stall_path *path, unsigned int 
 // it. Returns an errno; ETIME: its disk does not answer.
 int stall_path_pass(int socket, const void *bytes, size_t size, int fd);
 
-// Does the work with a file that is open here with O_PATH alone, in the reading child: `arg` goes there
+// Does the work with a file that may be open here with O_PATH alone, in the reading child: `arg` goes there
 // and comes back. Returns an errno; ETIME: its disk does not answer.
 int stall_path_work(int fd, stall_path_work_fn work, void *arg, size_t size);
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sources/server_uprobes.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,6 +9,7 @@
 
 #include "base/cleanup.h"
 #include "ebpf/uprobes_loader.h"
+#include "proc/path_open.h"
 #include "proc/read_child.h"
 
 #define MAX_PATTERNS (STALL_BPF_UPROBE_FUNCTIONS * 4)
@@ -95,7 +97,20 @@ static bool find_next_call(const struct search *search, const struct stall_funct
 }
 
 #define BREAKPOINT 0xcc
-#define MAX_INSTRUCTION 15
+
+struct code {
+	uint64_t file_offset;
+	size_t size;
+	uint8_t bytes[15]; // no instruction is longer
+};
+
+static int read_code(int fd, void *arg)
+{
+	struct code *code = arg;
+	ssize_t n = pread(fd, code->bytes, code->size, (off_t)code->file_offset);
+
+	return n == (ssize_t)code->size ? 0 : n < 0 ? errno : EIO;
+}
 
 // The kernel executes the file's instruction in place of what is under its breakpoint, whatever the
 // process's memory has there: a process that has patched the function would jump astray.
@@ -104,19 +119,20 @@ static bool is_code_of_file(const struct stall_process *process,
 {
 	const struct stall_mapping *mapping =
 		stall_maps_find_code(process->maps, place->module, place->file_offset);
-	uint8_t memory[MAX_INSTRUCTION], file[MAX_INSTRUCTION];
+	struct code file = {.file_offset = place->file_offset};
+	uint8_t memory[sizeof(file.bytes)];
 	uint64_t distance = place->file_offset - mapping->offset;
 	uint64_t left = mapping->end - mapping->start - distance;
-	size_t size = left < sizeof(file) ? (size_t)left : sizeof(file);
 
-	if (stall_read_child_range(&process->target, mapping->start + distance, memory, size) !=
-		    size ||
-	    pread(process->maps->modules[place->module].fd, file, size,
-		  (off_t)place->file_offset) != (ssize_t)size)
+	file.size = left < sizeof(memory) ? (size_t)left : sizeof(memory);
+	if (stall_read_child_range(&process->target, mapping->start + distance, memory,
+				   file.size) != file.size ||
+	    stall_path_work(process->maps->modules[place->module].fd, read_code, &file,
+			    sizeof(file)))
 		return false;
 	// Another program's uprobe, which the kernel knows, can be there.
-	return (memory[0] == file[0] || memory[0] == BREAKPOINT) &&
-	       !memcmp(memory + 1, file + 1, size - 1);
+	return (memory[0] == file.bytes[0] || memory[0] == BREAKPOINT) &&
+	       !memcmp(memory + 1, file.bytes + 1, file.size - 1);
 }
 
 // False: `ret` says why.

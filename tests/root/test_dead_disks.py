@@ -23,7 +23,7 @@ from stallscope.model import capturefile
 from stallscope.model.capture import Capture
 from stallscope.model.rings import SUFFIX
 from tests.root.test_frames import chroot_with
-from tests.support import ringimages
+from tests.support import filesystems, ringimages
 from tests.support.nfsdisk import dead_nfs
 from tests.support.rights import may_read_others
 from tests.support.serving import ask_snap, serving
@@ -163,6 +163,16 @@ def test_breakpoints_in_its_program() -> None:
     assert set(answering.values()) == {refused}
     assert silent["server functions"].startswith(f"{program}: ")
     assert SILENT in silent["server functions"]
+
+
+@pytest.mark.needs("uprobes")
+def test_breakpoints_on_an_overlay(tmp_path: Path) -> None:
+    """As of a container: the probe has no file there open for reading."""
+    with (
+        filesystems.mounted("overlay", tmp_path) as folder,
+        Target("server", "10", "5", executable=copied("server", folder)) as target,
+    ):
+        assert "trx_weight_ge" not in refusals(target.pid)
 
 
 @each_disk
