@@ -505,12 +505,19 @@ static void set_label(struct stall_thread *thread, const struct work *work, bool
 static void finish_threads(struct capture *capture)
 {
 	struct stall_snapshot *snapshot = capture->snapshot;
+	uint32_t asked = UINT32_MAX; // threads of a process follow one another
+	bool is_late = false;
 	size_t kept = 0;
 
 	for (size_t i = 0; i < snapshot->process_count; i++)
 		snapshot->processes[i].thread_count = 0;
 	for (size_t i = 0; i < snapshot->thread_count; i++) {
 		struct stall_process *process = &snapshot->processes[snapshot->threads[i].process];
+
+		if (snapshot->threads[i].process != asked) {
+			asked = snapshot->threads[i].process;
+			is_late = stall_snapshot_is_late(snapshot, asked);
+		}
 
 		if (capture->work[i].outcome == LOST) {
 			process->threads_lost++;
@@ -519,8 +526,7 @@ static void finish_threads(struct capture *capture)
 		// A thread that never was in user space has none.
 		capture->work[i].copied |=
 			snapshot->threads[i].stack_size || !snapshot->threads[i].regs.valid;
-		set_label(&snapshot->threads[i], &capture->work[i],
-			  stall_snapshot_is_late(snapshot, snapshot->threads[i].process));
+		set_label(&snapshot->threads[i], &capture->work[i], is_late);
 		capture->threads_32bit += capture->work[i].is_32bit;
 		process->thread_count++;
 		if (kept != i)
