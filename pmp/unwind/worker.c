@@ -605,84 +605,6 @@ static struct stall_error *fill_patterns(struct stall_job_layout *layout, void *
 	return stall_job_fill_queries(layout, patterns->entries, places);
 }
 
-// NULL: out of memory.
-static char *describe_refused(const struct stall_job_layout *layout, const char *strings,
-			      size_t size, const struct stall_protocol_query *entry,
-			      const struct stall_module *module)
-{
-	struct stall_protocol_module_info info;
-	char *text;
-
-	memcpy(&info, layout->region + layout->job.infos + (entry->found - 1) * sizeof(info),
-	       sizeof(info));
-	const char *symbol = stall_result_string(strings, size, entry->symbol);
-	const char *from = stall_result_string(strings, size, info.debug_file);
-	int length = asprintf(&text, "no function of %s starts at the symbol %s%s%s", module->path,
-			      symbol ? symbol : "?", from ? " of " : "", from ? from : "");
-	return length < 0 ? NULL : text;
-}
-
-// A place that the worker reports is only used if it is code of that very process.
-static bool read_place(const struct stall_job_layout *layout, uint32_t process,
-		       const struct stall_protocol_query *entry, struct stall_function_place *ret)
-{
-	uint32_t of_process, module;
-
-	if (!entry->found || !stall_job_module(layout, entry->found - 1, &of_process, &module) ||
-	    of_process != process)
-		return false;
-	*ret = (struct stall_function_place){.module = module};
-	if (entry->address == UINT64_MAX)
-		return true;
-	if (!stall_maps_find_code(layout->snapshot->processes[process].maps, module,
-				  entry->address))
-		return false;
-	ret->file_offset = entry->address;
-	ret->skipped = entry->offset <= entry->address ? (uint8_t)entry->offset : 0;
-	ret->stepped = entry->size & STALL_PROTOCOL_STEPPED;
-	ret->clone = entry->size & STALL_PROTOCOL_CLONE;
-	return true;
-}
-
-// Reads the answers, one by one, into *ret.
-static struct stall_error *read_places(const struct stall_job_layout *layout,
-				       const struct patterns *patterns,
-				       struct stall_function_place *ret, size_t *ret_count)
-{
-	const struct stall_maps *maps = layout->snapshot->processes[patterns->process].maps;
-	_cleanup_free_ char *strings = NULL;
-	size_t size, places = patterns->count * STALL_PROTOCOL_PLACES;
-	struct stall_error *err = stall_result_strings(layout, &strings, &size);
-
-	memcpy(patterns->entries, layout->region + layout->job.queries,
-	       places * sizeof(*patterns->entries));
-	for (size_t i = 0; !err && i < places; i++) {
-		const struct stall_protocol_query *entry = &patterns->entries[i];
-		struct stall_function_place *place = &ret[*ret_count];
-
-		if (!read_place(layout, patterns->process, entry, place))
-			continue;
-		place->pattern = (uint32_t)(i / STALL_PROTOCOL_PLACES);
-		++*ret_count;
-		if (entry->address != UINT64_MAX)
-			continue;
-		place->refused = describe_refused(layout, strings, size, entry,
-						  &maps->modules[place->module]);
-		if (!place->refused)
-			err = &stall_enomem;
-	}
-	return err;
-}
-
-void stall_function_places_deinit(struct stall_function_place *places, size_t count)
-{
-	for (size_t i = 0; i < count; i++)
-		free(places[i].refused);
-}
-
-_Static_assert(STALL_FUNCTION_PLACES == STALL_PROTOCOL_PLACES,
-	       "one for the callers, one for the protocol");
-
 struct stall_error *stall_worker_find_functions(struct stall_worker *worker,
 						const struct stall_snapshot *snapshot,
 						uint32_t process, const char *const *patterns,
@@ -704,7 +626,7 @@ struct stall_error *stall_worker_find_functions(struct stall_worker *worker,
 	for (bool used = worker->has_seen; !err; used = false) {
 		err = run(worker, &layout, &task, &partial);
 		if (!err)
-			err = read_places(&layout, &job, ret, ret_count);
+			err = stall_function_places_read(&layout, ret, ret_count);
 		if (err || !used || !*ret_count)
 			break;
 		// Most processes have none: only these are left to a child that has seen nothing else.

@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "snapshot/snapshot.h"
+#include "unwind/function_place.h"
 #include "unwind/pack_dirs.h"
 #include "unwind/unwound.h"
 
@@ -71,16 +72,6 @@ struct stall_error *stall_worker_find_main_data(struct stall_worker *worker,
 // found. At most STALL_FUNCTION_PLACES a pattern. A symbol, of whatever file, is only believed if the
 // unwind information of the mapped file has a function that starts there. They come from a child that
 // has had nothing but this process.
-#define STALL_FUNCTION_PLACES 16
-struct stall_function_place {
-	uint32_t pattern; // index
-	uint32_t module;  // of the process
-	char *refused;	  // no place: a sentence that says why; else NULL
-	uint64_t file_offset;
-	uint8_t skipped; // bytes of the function before the place: those of the ENDBR64
-	bool clone;	 // ".part.0", ".constprop.1", ...: its arguments may be others
-	bool stepped;	 // the kernel cannot emulate the instruction: a hit costs many times more
-};
 // *ret has room for pattern_count * STALL_FUNCTION_PLACES of them. Deinit those that were found, on
 // failure too.
 struct stall_error *stall_worker_find_functions(struct stall_worker *worker,
@@ -89,6 +80,5 @@ struct stall_error *stall_worker_find_functions(struct stall_worker *worker,
 						size_t pattern_count,
 						struct stall_function_place *ret,
 						size_t *ret_count);
-void stall_function_places_deinit(struct stall_function_place *places, size_t count);
 
 #endif

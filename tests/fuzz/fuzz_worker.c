@@ -53,10 +53,11 @@ static void read_answers(const struct stall_job_layout *layout)
 {
 	struct stall_protocol_query entries[QUERIES];
 	struct queries queries = {entries, QUERIES, NULL};
-	struct stall_function_place place;
+	struct stall_function_place places[QUERIES];
+	struct stall_job_layout of_one = *layout;
 	struct stall_unwound unwound;
+	size_t size, count = 0;
 	char *strings;
-	size_t size;
 
 	must(!stall_result_read(layout, &unwound));
 	worker_image_check(&image.snapshot, &unwound);
@@ -67,11 +68,14 @@ static void read_answers(const struct stall_job_layout *layout)
 		const char *name = stall_result_string(strings, size, entries[i].found);
 
 		must(!name || strlen(name) <= STALL_MAX_LINKAGE);
-		if (read_place(layout, 1, &entries[i], &place))
-			must(place.module < image.maps[1].module_count &&
-			     place.skipped <= place.file_offset);
 	}
 	free(strings);
+	of_one.only = 1;
+	must(!stall_function_places_read(&of_one, places, &count) && count <= QUERIES);
+	for (size_t i = 0; i < count; i++)
+		must(places[i].module < image.maps[1].module_count &&
+		     places[i].skipped <= places[i].file_offset);
+	stall_function_places_deinit(places, count);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
