@@ -83,7 +83,7 @@ def calibrated(server: SqlServer) -> None:
 
 def without_sql(server: SqlServer, folder: Path, *options: object) -> Captured:
     shot = take(folder, "-p", server.pid, "--no-sql", *options)
-    assert shot.capture.notes == ()
+    assert {note.code for note in shot.capture.notes} <= {"sandbox-incomplete"}
     return shot
 
 

@@ -150,7 +150,7 @@ def refusals(pid: int) -> dict[str, str]:
     return {one["name"]: one["why_not"] for one in programs if not one["ok"]}
 
 
-@pytest.mark.needs("uprobes")
+@pytest.mark.needs("waits", "uprobes")
 def test_breakpoints_in_its_program() -> None:
     """To set one the kernel reads the file, and cannot be interrupted."""
     with on_dead_disk(dead_disk(), "server") as (target, disk, stop):
@@ -165,7 +165,7 @@ def test_breakpoints_in_its_program() -> None:
     assert SILENT in silent["server functions"]
 
 
-@pytest.mark.needs("uprobes")
+@pytest.mark.needs("waits", "uprobes")
 def test_breakpoints_on_an_overlay(tmp_path: Path) -> None:
     """As of a container: the probe has no file there open for reading."""
     with (
