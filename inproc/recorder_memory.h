@@ -32,7 +32,7 @@ static inline void *recorder_ring_at(const struct recorder_ring *ring, uint64_t 
 /* Counts what was not recorded. */
 void recorder_ring_lost(struct recorder_ring *ring, enum stall_wait_lost cause);
 
-/* False: there is no such memory. While the process has one thread, it is made. */
+/* False: there is none. While the process has one thread, it is made. */
 bool recorder_ring_has(struct recorder_ring *ring, uint64_t offset, uint64_t size);
 /* The same where threads can wait for a moment. */
 bool recorder_ring_make(struct recorder_ring *ring, uint64_t offset, uint64_t size);

@@ -28,6 +28,6 @@ void *stall_array_grown(void *array, size_t element, size_t count, size_t more, 
 
 void *stall_array_resized(void *array, size_t element, size_t count)
 {
-	// Of no elements too, NULL says that there is no memory.
+	// NULL means out of memory, also for no elements.
 	return reallocarray(array, count ? count : 1, element);
 }

@@ -48,10 +48,10 @@ struct stall_error *stall_poke_process_init(struct stall_poke_process *process, 
 					    bool writes, struct stall_poke_program *ret_program);
 void stall_poke_process_deinit(struct stall_poke_process *process);
 
-// Reads its identity again: an error where it is no longer the one that is held.
+// Reads its identity again, and fails if it has changed.
 struct stall_error *stall_poke_process_check(const struct stall_poke_process *process);
 
-// All of the bytes, or an error: STALL_ERROR_NO_PROCESS where that memory is no more.
+// All of the bytes, or an error: STALL_ERROR_NO_PROCESS if that memory is gone.
 struct stall_error *stall_poke_memory_read(const struct stall_poke_process *process,
 					   uint64_t address, void *buf, size_t size);
 struct stall_error *stall_poke_memory_write(const struct stall_poke_process *process,

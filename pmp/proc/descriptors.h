@@ -23,7 +23,7 @@ typedef bool (*stall_descriptor_fn)(void *arg, const struct stall_descriptor *de
 struct stall_error *stall_descriptors_visit(const struct stall_target *target, size_t max,
 					    stall_descriptor_fn visit, void *arg, size_t *ret_lost);
 
-// One of them. False: there is no such file (any more). `descriptor->path` is in `path`.
+// One of them. False: there is none, or it is not a file. `descriptor->path` is in `path`.
 bool stall_descriptor_read(const struct stall_target *target, int fd,
 			   struct stall_descriptor *descriptor, char *path, size_t size);
 

@@ -17,7 +17,7 @@ struct stall_maps_line {
 	size_t path_size;
 };
 
-// `line` has `size` bytes and no newline. False where it is no such line.
+// `line` has `size` bytes and no newline. False: it is not a line of maps.
 bool stall_maps_line_parse(const char *line, size_t size, struct stall_maps_line *ret);
 
 // The kernel writes a newline in a path as \012 (fs/seq_file.c mangle_path) and nothing else

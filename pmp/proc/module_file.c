@@ -167,7 +167,7 @@ struct stall_error *stall_module_open_path(const struct stall_target *target,
 			return err;
 		}
 	}
-	// A refusal to read the process is no property of the file.
+	// A refusal to read the process says nothing about the file.
 	if (!module->deleted && why->code != STALL_ERROR_AGAIN)
 		return refuse(module, why);
 	stall_error_destroy(why);

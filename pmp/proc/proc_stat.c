@@ -9,17 +9,25 @@
 
 #include "base/cleanup.h"
 
-bool stall_proc_stat_of_child(pid_t pid, struct stall_proc_stat *ret)
+bool stall_proc_read_of_child(pid_t pid, const char *name, char *ret, size_t size)
 {
-	char path[32], text[1024];
+	char path[32];
 
-	snprintf(path, sizeof(path), "/proc/%d/stat", pid);
+	snprintf(path, sizeof(path), "/proc/%d/%s", pid, name);
 	_cleanup_close_ int fd = open(path, O_RDONLY | O_CLOEXEC);
-	ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof(text) - 1);
+	ssize_t n = fd < 0 ? -1 : read(fd, ret, size - 1);
 	if (n < 0)
 		return false;
-	text[n] = '\0';
-	return stall_proc_stat_parse(text, ret);
+	ret[n] = '\0';
+	return true;
+}
+
+bool stall_proc_stat_of_child(pid_t pid, struct stall_proc_stat *ret)
+{
+	char text[1024];
+
+	return stall_proc_read_of_child(pid, "stat", text, sizeof(text)) &&
+	       stall_proc_stat_parse(text, ret);
 }
 
 // The name may hold blanks and parentheses, so fields are counted from the last ')'. (Linux

@@ -4,6 +4,7 @@
 #define STALL_PROC_STAT_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
 
@@ -19,7 +20,8 @@ struct stall_proc_stat {
 	uint64_t start_code, start_stack, start_brk; // 0: not for us
 };
 
-// Of a child of ours.
+// Of a child of ours: "stat", "status". The text has an end.
+bool stall_proc_read_of_child(pid_t pid, const char *name, char *ret, size_t size);
 bool stall_proc_stat_of_child(pid_t pid, struct stall_proc_stat *ret);
 bool stall_proc_stat_parse(const char *text, struct stall_proc_stat *ret);
 

@@ -276,7 +276,7 @@ static int list_folder(struct stall_read_region *region, int folder,
 	return 0;
 }
 
-// As many as there is room for, each a record and its path with its end; what is no file is left out.
+// As many as fit, each a record and its path with its terminator; what is not a file is left out.
 // The path first: a file that is unlinked in between is unlinked, under the path that was read.
 static void list_descriptors(struct stall_read_region *region, int procfd,
 			     struct stall_read_message *message)

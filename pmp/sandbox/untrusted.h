@@ -24,7 +24,7 @@ struct stall_untrusted {
 	bool reads_input;	  // from standard input
 	size_t answer_size;	  // at most STALL_UNTRUSTED_ANSWER
 	size_t memory_limit;	  // bytes of address space
-	unsigned int cpu_seconds; // and so many seconds of a CPU,
+	unsigned int cpu_seconds; // seconds of CPU time,
 	uint64_t deadline_ms;	  // and of time; 0: no limit
 	uint64_t max_bytes;	  // of output
 };
