@@ -43,6 +43,17 @@ class AgentState(msgspec.Struct, frozen=True):
     """Destinations of notifications that do not work, and why."""
     unshipped: dict[str, str] = {}
     """Engines of the fleet that do not take what is shipped, and why."""
+    answered: float | None = None
+    """Wall seconds of the server's latest answer over SQL."""
+    blind_since: float | None = None
+    """Wall seconds since which nothing shows whether the server stalls; None: something does."""
+    blind_why: str = ""
+    alerts: tuple[str, ...] = ()
+    """Those that are open."""
+    last_poll: float | None = None
+    last_capture: float | None = None
+    others: tuple[str, ...] = ()
+    """Programs of the server's name that are not watched, and why."""
 
 
 class AgentHealth(msgspec.Struct, frozen=True):
