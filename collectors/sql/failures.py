@@ -30,6 +30,14 @@ class LateError(SqlError):
 class ConnectError(SqlError):
     """There is no connection, and the next try is later."""
 
+    def __init__(self, message: str, *, number: int | None = None, full: bool = False) -> None:
+        """``number``: the server's own, where it refused. ``full``: no connection is free."""
+        super().__init__(message)
+        self.number = number
+        self.full = full
+        self.is_old = False
+        """It is the failure of an earlier try, and says nothing about now."""
+
 
 class RefusedError(ConnectError):
     """The server refused the account: trying again soon would only fill its log."""

@@ -49,6 +49,8 @@ _REFUSED = re.compile(
     r"|permission denied for database|is not currently accepting connections",
 )
 """The account or its database is refused; another failure may be over in a second."""
+_FULL = re.compile(r"too many clients already|connection slots are reserved")
+"""libpq gives no SQLSTATE of a refused login, only the server's words (53300)."""
 _PREFIX = re.compile(
     r'connection to server (?:on socket "[^"]*"|at "[^"]*"(?: \([^)]*\))?, port \d+) failed: '
     r"(?:FATAL: +)?"
@@ -192,7 +194,7 @@ class _Child:
         said = self.shown(reply.text) if isinstance(reply, Failed) else "out of turn"
         if _REFUSED.search(said):
             raise RefusedError(f"the server refuses {login}: {said}")
-        raise ConnectError(f"no connection as {login}: {said}")
+        raise ConnectError(f"no connection as {login}: {said}", full=_FULL.search(said) is not None)
 
     def ask(self, query: Query) -> Reply:
         """Send a query, and wait for its reply. Raises: ConnectError."""

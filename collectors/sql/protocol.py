@@ -479,7 +479,7 @@ def _set_up(raw: pymysql.Connection[Any], local: socket.socket | None) -> Server
 def _connect_failure(login: Login, error: Exception) -> ConnectError:
     number, text = _said(error)
     if number in _REFUSED:
-        return RefusedError(f"the server refuses {login} ({number}): {text}")
+        return RefusedError(f"the server refuses {login} ({number}): {text}", number=number)
     if number == CR.CR_AUTH_PLUGIN_CANNOT_LOAD:
         return RefusedError(f"the account {login} cannot be used: {text}")
     cause = getattr(error, "original_exception", error)
@@ -487,7 +487,10 @@ def _connect_failure(login: Login, error: Exception) -> ConnectError:
         return AbortedLoginError(f"no TLS with {login.where}: {_about_tls(cause, login.tls)}")
     if number == CR.CR_SSL_CONNECTION_ERROR or not (number or isinstance(cause, OSError)):
         return AbortedLoginError(f"no connection as {login}: {text}")
-    return ConnectError(f"no connection as {login}: {text}")
+    # Numbers from 2000 to 2999 are of clients: the server has said nothing.
+    said = number if number and number // 1000 != 2 else None
+    full = number == ER.CON_COUNT_ERROR
+    return ConnectError(f"no connection as {login}: {text}", number=said, full=full)
 
 
 def _about_tls(error: ssl.SSLError, tls: Tls) -> str:

@@ -17,6 +17,8 @@ __all__ = ["LoginRetries"]
 
 FIRST_PAUSE = 1.0
 LONGEST_PAUSE = 30.0
+FULL_PAUSE = 1.0
+"""A server without a free connection counts no failed login, and the end of that must be seen."""
 REFUSED_PAUSE = 60.0
 """Failed logins can lock accounts: they are retried rarely."""
 LONGEST_REFUSED_PAUSE = 600.0
@@ -52,7 +54,11 @@ class LoginRetries:
         """Raise the error of the last login where its pause lasts."""
         left = self._retry_at - time.monotonic()
         if self._failure is not None and left > 0:
-            raise type(self._failure)(f"{self._failure}; tried again in {left:.0f} s")
+            again = type(self._failure)(
+                f"{self._failure}; tried again in {left:.0f} s", number=self._failure.number
+            )
+            again.is_old = True
+            raise again
 
     def lost(self, error: ConnectError, lasted: float) -> None:
         """Note that a connection ended after so many seconds: log in again at once, unless they end
@@ -69,6 +75,8 @@ class LoginRetries:
             first, longest = REFUSED_PAUSE, LONGEST_REFUSED_PAUSE
         if isinstance(error, AbortedLoginError):
             longest = LONGEST_ABORTED_PAUSE
+        if error.full:
+            longest = FULL_PAUSE
         self._pause = min(max(first, self._pause * 2), longest)
         self._failure = error
         self._retry_at = time.monotonic() + self._pause

@@ -30,6 +30,7 @@ from stallscope.collectors.triggers.state import Machine, Phase
 from stallscope.model.capture import Trigger
 from stallscope.model.incident import Fired
 from stallscope.model.samples import Sample
+from stallscope.model.stallstatus import Status
 from stallscope.model.waitkinds import kinds_of
 from stallscope.model.waitlines import WaitLine
 
@@ -163,7 +164,6 @@ class Engine:
             for name in trigger.names
             if isinstance(name, Name)
         )
-        self._given_up: list[str] = []
 
     @property
     def breached(self) -> tuple[str, ...]:
@@ -186,17 +186,25 @@ class Engine:
         found = [t.machine.over_ns for t in self._all if t.machine.over_ns is not None]
         return max(found, default=None)
 
-    def given_up(self) -> tuple[str, ...]:
-        """Return, once each, the triggers that had fired and have had no value for too long."""
-        found, self._given_up = tuple(self._given_up), []
-        return found
+    def statuses(self, now_ns: int) -> dict[str, tuple[Status, int | None]]:
+        """Return of each trigger what is known at this time, and since when it is clear."""
+        return {t.settings.name: (t.machine.status(now_ns), t.machine.clear_ns) for t in self._all}
+
+    def follow(self, before: Engine) -> None:
+        """Go on as an engine of earlier settings: what was breached is, until a value shows its
+        end."""
+        known = {t.settings.name: t for t in before._all}
+        for trigger in self._all:
+            if (old := known.get(trigger.settings.name)) is not None:
+                trigger.machine.follow(old.machine)
+        self._readings.follow(before._readings)
+        self.restore_baselines(before.baselines())
 
     def feed(self, sample: Sample, *, hurried: bool = False) -> tuple[Fired, ...]:
         """Take a sample of any collector, a failed one too; return what fired. ``hurried``: a
         trigger that counts breaches takes the next one after CONFIRM of its interval.
         """
         found = self._readings.take(sample)
-        self._give_up(sample.clock_ns)
         incident = bool(self.breached)
         fired = []
         for trigger in self._variables:
@@ -211,7 +219,6 @@ class Engine:
         fired = [trigger.evaluate(line, time_ns, clock_ns) for trigger in self._waits]
         found = tuple(one for one in fired if one is not None)
         if not self._reads_waits:
-            self._give_up(clock_ns)
             return found
         return found + self.feed(waiting.sample_of(line, time_ns, clock_ns))
 
@@ -245,9 +252,6 @@ class Engine:
     def states(self) -> tuple[TriggerState, ...]:
         """Return the state of each trigger."""
         return tuple(trigger.state() for trigger in self._all)
-
-    def _give_up(self, clock_ns: int) -> None:
-        self._given_up += [t.settings.name for t in self._all if t.machine.give_up(clock_ns)]
 
 
 class _Watched:

@@ -50,6 +50,7 @@ MAX_WINDOW = 3600.0
 """The longest window of a function, in seconds."""
 
 NAMESPACES = (
+    "agent",
     "backends",
     "command",
     "disk",
@@ -57,6 +58,7 @@ NAMESPACES = (
     "host",
     "innodb",
     "lock_waits",
+    "login",
     "memory",
     "metadata_locks",
     "perf_threads",
@@ -64,6 +66,7 @@ NAMESPACES = (
     "processlist",
     "psi",
     "replication",
+    "server",
     "transactions",
     "waits",
 )

@@ -8,15 +8,15 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from stallscope.collectors.triggers.expression import Name, Named, States
-from stallscope.model.samples import Sample
+from stallscope.model.samples import UNANSWERED, Sample
 
-__all__ = ["STATE", "UNANSWERED", "Reading", "Readings"]
+__all__ = ["STATE", "Reading", "Readings"]
 
 STATE = "processlist.state."
 _PROCESSLIST = "processlist"
 _HEARTBEAT = "heartbeat"
-UNANSWERED = "heartbeat.unanswered_ms"
-"""How long the heartbeat has waited for its answer: the one value that a failed sample has."""
+FIRST_ANSWER_MS = 3000.0
+"""The first answer of a server that starts takes long. Later than this, clients wait for it."""
 _SINCE = ("Uptime", "Uptime_since_flush_status")
 """Values that decrease when the server restarts or its counters are reset."""
 
@@ -44,7 +44,6 @@ class Readings:
         self._states = {n: _matcher(n.pattern) for n in wanted if isinstance(n, States)}
         self._since: dict[str, float] = {}
         self._answered = False
-        """The first answer of a starting server takes long, and that is no stall."""
         self.epoch = 0
         """The number of restarts of the server: values are not compared across one."""
 
@@ -52,10 +51,11 @@ class Readings:
         """Take a sample; return which of the used names it has."""
         values: Mapping[str, float] = sample.values
         if sample.source == _HEARTBEAT:
-            self._answered |= sample.error is None
-            if not self._answered:
-                return frozenset()
-            values = {**values, UNANSWERED: 0.0 if sample.error is None else sample.elapsed_ms}
+            if sample.error is None:
+                self._answered = True
+                values = {UNANSWERED: 0.0, **values}
+            elif not self._answered and values.get(UNANSWERED, 0.0) < FIRST_ANSWER_MS:
+                values = {name: value for name, value in values.items() if name != UNANSWERED}
         elif sample.error is not None:
             return frozenset()
         self._look_for_restart(values)
@@ -86,6 +86,11 @@ class Readings:
         self._latest.clear()
         self._since.clear()
         self._answered = False
+
+    def follow(self, before: Readings) -> None:
+        """Go on with what readings of earlier settings know of the server."""
+        self.epoch = before.epoch
+        self._answered = before._answered
 
     def _look_for_restart(self, values: Mapping[str, float]) -> None:
         for name in _SINCE:

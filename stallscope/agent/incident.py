@@ -182,9 +182,15 @@ class IncidentMachine:
         )
 
     def begin(
-        self, event: TriggerFired, burst: BurstSettings, recovery_ns: int, now: Moment
+        self,
+        event: TriggerFired,
+        burst: BurstSettings,
+        recovery_ns: int,
+        now: Moment,
+        asleep: str | None = None,
     ) -> None:
-        """Open it; notify also where captures are refused."""
+        """Open it; notify also where captures are refused. ``asleep``: why its trigger requests
+        none now; then no samples are kept either, for it may fire all the time."""
         self._begun_ns = now.ns
         self._breach_ns = event.breach_ns
         self._recovery_ns = recovery_ns
@@ -193,8 +199,8 @@ class IncidentMachine:
         # First of all: whatever fails later, somebody is notified.
         self._emit(Notify(self.number, "open", self.value(), stored=False))
         trigger, capture = event.fired.trigger, event.capture
-        refusal = self._limits.refusal(now.ns)
-        self._records = self._limits.room is None
+        refusal = asleep or self._limits.refusal(now.ns)
+        self._records = self._limits.room is None and asleep is None
         if refusal is not None:
             self._enter(State.ONGOING)
             self._suppress(refusal, f"{trigger} fired, but no capture was taken: {refusal}")

@@ -25,12 +25,10 @@ from stallscope.agent.messages import (
     FolderLost,
     IncidentEvent,
     Moment,
-    NoteAdded,
     PassEnded,
     Polled,
     ServerEnded,
     Shutdown,
-    Suppressed,
     TriggerFired,
 )
 from stallscope.collectors.triggers.settings import AgentSettings, BurstSettings
@@ -60,7 +58,8 @@ class Incidents:
         self.stalls = 0
         """How many of them have a verdict."""
         self.last_fired: dict[str, int] = {}
-        """Trigger → CLOCK_MONOTONIC; of an earlier agent, too."""
+        """Trigger → when it fired outside of its sleep, CLOCK_MONOTONIC; of an earlier agent, too.
+        """
         self._settings = settings
         self._takes_bursts = takes_bursts
         self._limits = CaptureLimits(settings.captures_an_hour)
@@ -68,8 +67,6 @@ class Incidents:
         self._closing: list[IncidentMachine] = []
         self._numbers = itertools.count(1)
         self._commands: list[Command] = []
-        self._suppressed = 0
-        """How many captures were not taken since the latest incident."""
 
     @property
     def open(self) -> int | None:
@@ -121,9 +118,6 @@ class Incidents:
             case BackendReady():
                 if self._open is not None:
                     self._open.backend_ready(now)
-            case NoteAdded(code, message):
-                if self._open is not None:
-                    self._open.note(code, message)
             case ServerEnded(how):
                 why = f": {how}" if how else ""
                 self._close("server-ended", f"the server ended during the incident{why}", now)
@@ -147,14 +141,9 @@ class Incidents:
         sleep_ns = round(max((one.sleep for one in found), default=0.0) * NS)
         recovery_ns = round(max((one.run_time for one in found), default=0.0) * NS)
         last = self.last_fired.get(fired.trigger)
-        if last is not None and self._open is None and 0 <= now.ns - last < sleep_ns:
-            # The engine counts this itself, except for captures of an earlier agent.
-            self._suppressed += 1
-            message = f"{fired.trigger} fired {(now.ns - last) / NS:.0f} s ago"
-            self._commands.append(Suppressed(message))
-            self._drop(event.capture)
-            return
-        self.last_fired[fired.trigger] = now.ns
+        asleep = last is not None and 0 <= now.ns - last < sleep_ns
+        if not asleep:
+            self.last_fired[fired.trigger] = now.ns
         if self._open is not None and self._open.is_past(now):
             self._close_open(now)
         if self._open is not None:
@@ -164,9 +153,7 @@ class Incidents:
             id=incident_id(fired.time_ns, event.target.name, event.target.pid),
             start_ns=fired.time_ns,
             target=event.target,
-            suppressed=self._suppressed,
         )
-        self._suppressed = 0
         self.found += 1
         self._open = IncidentMachine(
             self.found, value, self._limits, self._numbers, self._commands.append
@@ -179,7 +166,8 @@ class Incidents:
                 captures=min(burst.captures, MAX_SINGLE),
                 interval=max(burst.interval, LEAST_SINGLE_SECONDS),
             )
-        self._open.begin(event, burst, recovery_ns, now)
+        why = f"{fired.trigger} fired less than {sleep_ns / NS:.0f} s ago" if asleep else None
+        self._open.begin(event, burst, recovery_ns, now, why)
 
     def _poll(self, event: Polled, now: Moment) -> None:
         for machine in self._all():

@@ -13,6 +13,8 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+import msgspec
+
 from stallscope.agent.clock import NS, Clock
 from stallscope.agent.collecting import CollectorThreads
 from stallscope.agent.environment import Environment, Plan
@@ -38,7 +40,6 @@ from stallscope.agent.messages import (
     DiskChecked,
     IncidentEvent,
     Moment,
-    NoteAdded,
     PassEnded,
     Polled,
     ServerEnded,
@@ -49,6 +50,7 @@ from stallscope.agent.metrics import AgentMetrics
 from stallscope.agent.rest import ServerRest
 from stallscope.agent.runner import CommandRunner
 from stallscope.agent.shipping import FleetNews, close_both
+from stallscope.agent.sight import Sight
 from stallscope.agent.sources import (
     SESSIONS_SECONDS,
     SQL_BASICS,
@@ -62,13 +64,14 @@ from stallscope.agent.upkeep import Upkeep
 from stallscope.agent.verdict_process.client import VerdictProcess
 from stallscope.agent.writer import Writer
 from stallscope.base.errors import StallscopeError
+from stallscope.base.times import local
 from stallscope.collectors.processes import Server
 from stallscope.collectors.serverlabels import labels_of
 from stallscope.collectors.triggers.engine import CONFIRM, Engine
 from stallscope.collectors.triggers.settings import AgentSettings
-from stallscope.model.incident import Fired, Incident
+from stallscope.model.incident import EVENTS, SERVER_ENDED, Fired, Incident
 from stallscope.model.samples import Sample
-from stallscope.store import Store, read_incident
+from stallscope.store import Store, incident_id, read_incident
 from stallscope.store.records import encode
 
 __all__ = ["Agent"]
@@ -97,6 +100,7 @@ HURRY_NS = 3 * NS // 2
 WIND_DOWN_NS = 20 * NS
 """How long the end of a pass waits for captures and verdicts."""
 WIND_DOWN_PAUSE = 0.1
+HOW_UNKNOWN = "how is not known"
 HOOKED = ("fire", "stall", "end")
 """Events of an incident that are printed, or have a hook."""
 DELIVERY_SECONDS = 0.4
@@ -164,11 +168,14 @@ class Agent:
         self._resting = False
         """At the latest poll."""
         self._health = CollectorHealth(self.metrics)
+        self._sight = Sight(self._interval_ns / NS)
         self.liveness = Liveness(target.server, self._clock.now_ns())
         """What other threads may see of this one."""
         self._lost_ns = 0
         """When the server last ended."""
         self._next_poll = 0
+        self._captured_ns: int | None = None
+        """Wall clock of the latest capture."""
         self._polled_ns = 0
         """When the collectors were asked last."""
         self._long_wait_ns: int | None = None
@@ -303,6 +310,8 @@ class Agent:
             self._target.server, self.settings, self._backend.use_layout
         )
         self._threads = CollectorThreads(self._sources.collectors, self.events.put)
+        asks = bool(SQL_BASICS & {collector.name for collector in self._sources.collectors})
+        self._sight.use(sql=asks, now_ns=self._clock.now_ns(), wall_ns=self._clock.wall_ns())
 
     def _close_sources(self) -> None:
         self.metrics.late += self._threads.late
@@ -325,6 +334,7 @@ class Agent:
         self._polled_ns = now
         self._has_news = False
         self._poll_server(now)
+        self._look()
         self.metrics.up["server"] = self._target.running
         if self._target.running:
             self._resting = self._at_rest(now)
@@ -337,9 +347,18 @@ class Agent:
             self.threads.flush(self._target.server)
         self._upkeep.prune(self.settings, now)
 
+    def _look(self) -> None:
+        """Feed the triggers what the agent itself knows: whether the server runs, and what it
+        cannot see."""
+        now, wall = self._clock.now_ns(), self._clock.wall_ns()
+        own = self._sight.own(now, wall, running=self._target.running)
+        for fired in self.engine.feed(own):
+            self._fire(fired, now)
+
     def _at_rest(self, now: int) -> bool:
         """Return whether nothing shows that the server's threads wait."""
-        return self._rest.at_rest(now) and self.incidents.open is None and self.engine.calm
+        calm = self.engine.calm and self.incidents.open is None and not self._alerts.open
+        return calm and self._rest.at_rest(now)
 
     def _poll_server(self, now: int) -> None:
         match self._target.poll(now):
@@ -347,6 +366,7 @@ class Agent:
                 self._lost_ns = self._clock.now_ns()
                 self._close_what_is_left()
                 self._close_sources()
+                self._look()
             case "restarted":
                 self._adopt()
                 self._backend.follow(self._target.server.pids)
@@ -369,13 +389,11 @@ class Agent:
         if self.incidents.open is not None and not self._target.running:
             self._close_what_is_left()  # captures of its last waits arrive after its end
         self._threads.check()
-        for name in self.engine.given_up():
-            self._given_up(name)
         now, engine = self._clock.now_ns(), self.engine
         self._upkeep.check_disk(self.settings, now)
         self._runner.flush(self.incidents.open, now)
         self.feed(Polled(bool(engine.breached), engine.over_ns))
-        self._alerts.calm(bool(engine.breached))
+        self._judge(now)
         if self._resting and self._target.running and not self._at_rest(now):
             self._resting = False
             self._polled_ns = now
@@ -436,6 +454,7 @@ class Agent:
             return  # the agent was stopped since
         sample = self._gaps.checked(sample)
         self._rest.take(sample, incident=self.incidents.open is not None)
+        self._sight.sample(sample)
         for fired in self.engine.feed(sample, hurried=self._hurries(sample.clock_ns)):
             self._fire(fired, sample.clock_ns)
         line = encode(sample)
@@ -444,18 +463,48 @@ class Agent:
         self._health.note(sample)
         self.metrics.status.take(sample)
 
-    def _given_up(self, trigger: str) -> None:
-        why = f"{trigger}: its variable is unknown; its breach counts as over"
-        _log.warning("%s", why)
-        self.feed(NoteAdded("trigger-unknown", why))
+    def _judge(self, now: int) -> None:
+        """End the alerts that are over."""
+        if not self._plan.captures:
+            return
+        statuses = self.engine.statuses(now)
+        for alert in self._alerts.judge(statuses, now, self._clock.wall_ns()):
+            if alert.incident.is_event:
+                folder = None if alert.path is None else Path(alert.path)
+                self._environment.notify("end", alert.incident, folder)
 
     def _fire(self, fired: Fired, breach_ns: int, capture: CaptureResult | None = None) -> None:
-        if self._plan.captures:
-            self.metrics.fired[fired.trigger] += 1
-            self.feed(TriggerFired(fired, breach_ns, self._target.entry(), capture))
-        else:
+        if not self._plan.captures:
             self.fired.append(fired)
             _log.info("%s would fire: %s", fired.trigger, fired.why)
+            return
+        self.metrics.fired[fired.trigger] += 1
+        if fired.trigger in EVENTS:
+            self._event(fired)
+            return
+        self.feed(TriggerFired(fired, breach_ns, self._target.entry(), capture))
+        self._alerts.joined(self.incidents.open, fired)
+
+    def _event(self, fired: Fired) -> None:
+        """Notify of what is no stall itself, and keep the minute before it."""
+        if fired.trigger == SERVER_ENDED:
+            why, severe = f"it ended: {self._target.ending or HOW_UNKNOWN}", not self._target.clean
+        else:
+            blind = self._sight.blind(self._clock.now_ns())
+            since_ns, why = (fired.time_ns, fired.why) if blind is None else blind[1:]
+            why = f"blind since {local(since_ns)[:19]}: {why}"
+            severe = bool(self._alerts.open)
+        _log.warning("%s: %s", fired.trigger, why)
+        target = self._target.entry()
+        value = Incident(
+            incident_id(fired.time_ns, target.name, target.pid),
+            fired.time_ns,
+            target,
+            end_ns=fired.time_ns,
+            triggers=(msgspec.structs.replace(fired, why=why),),
+        )
+        if self._alerts.event(value, "critical" if severe else "warning"):
+            self._environment.notify("stall", value, self._runner.event(value))
 
     def _wait_line(self, waits: WaitsReceived) -> None:
         wall = self._clock.wall_ns()
@@ -470,6 +519,7 @@ class Agent:
         self._runner.record(self.incidents.open, (), (waits.data,))
         self._environment.count_waits(waits.line)
         self._fleet.shipper.waits(waits.line)
+        self._sight.waits(waits.clock_ns, wall)
         self.threads.take(waits.line)
         deadlocks = sum(hits.count for hits in waits.line.server.values() if hits.event)
         if deadlocks != self._deadlocks:
@@ -479,6 +529,8 @@ class Agent:
     def _captured(self, result: CaptureResult) -> None:
         if result.error is not None:
             self.metrics.captures["failed"] += 1
+        else:
+            self._captured_ns = self._clock.wall_ns()
         if result.key is not None:
             self.feed(result)
             return
@@ -503,6 +555,7 @@ class Agent:
         if state.ready:
             self.feed(BackendReady())
         else:
+            self._sight.no_waits(f"the probe has ended: {state.why or 'no reason given'}")
             self.threads.ended()
 
     def _reload(self) -> None:
@@ -514,9 +567,9 @@ class Agent:
         self.settings = settings
         self.incidents.configure(settings)
         self._next_poll = self._clock.now_ns()
-        baselines = self.engine.baselines()
-        self.engine = Engine(settings, constants())
-        self.engine.restore_baselines(baselines)
+        engine = Engine(settings, constants())
+        engine.follow(self.engine)
+        self.engine = engine
         self._backend.adapt(settings)
         if self._target.running:
             self._adopt()
@@ -541,7 +594,8 @@ class Agent:
             self._writer.submit(write, needed=False)
 
     def _state(self) -> AgentState:
-        up = self.metrics.up
+        up, seen = self.metrics.up, self._sight.answered_ns
+        blind = self._sight.blind(self._clock.now_ns())
         return AgentState(
             server=self._target.server.name,
             pid=self._target.server.main.pid if self._target.running else None,
@@ -553,6 +607,12 @@ class Agent:
             failing=self._health.reasons,
             undelivered=self._alerts.delivery.problems(),
             unshipped=self._fleet.shipper.problems(),
+            answered=None if seen is None else seen / NS,
+            blind_since=None if blind is None else blind[1] / NS,
+            blind_why="" if blind is None else blind[2],
+            alerts=tuple(alert.key for alert in self._alerts.open),
+            last_poll=self._clock.wall_ns() / NS,
+            last_capture=None if self._captured_ns is None else self._captured_ns / NS,
         )
 
     def _disk_checked(self, why: str | None) -> None:

@@ -31,7 +31,6 @@ __all__ = [
     "FolderLost",
     "IncidentEvent",
     "Moment",
-    "NoteAdded",
     "Notify",
     "OpenFolder",
     "PassEnded",
@@ -88,13 +87,6 @@ class BackendReady(msgspec.Struct, frozen=True):
     """The backend of captures works from now on."""
 
 
-class NoteAdded(msgspec.Struct, frozen=True):
-    """A note for the ongoing incident."""
-
-    code: str
-    message: str
-
-
 class FolderLost(msgspec.Struct, frozen=True):
     """An incident cannot be stored."""
 
@@ -149,7 +141,6 @@ IncidentEvent = (
     | Polled
     | DiskChecked
     | BackendReady
-    | NoteAdded
     | FolderLost
     | CaptureStored
     | CaptureLost

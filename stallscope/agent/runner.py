@@ -149,6 +149,15 @@ class CommandRunner:
                 if message is not None:
                     _log.warning("%s", message)
 
+    def event(self, value: Incident) -> Path:
+        """Store an event that is no stall, with the minute before it; return its folder."""
+        folder = IncidentWriter(value, self._store, self._writer, lambda why: None, records=True)
+        samples, waits = self._loop.history()
+        folder.add_samples(samples)
+        folder.add_waits(waits)
+        folder.close(value)
+        return folder.path
+
     def record(
         self, incident: int | None, samples: Iterable[bytes], waits: Iterable[bytes]
     ) -> None:

@@ -59,6 +59,8 @@ class Target:
         self._logged = ""
         self.ending = ""
         """How its last process ended, in words, where that is known."""
+        self.clean: bool | None = None
+        """Whether that was in order; None: it is not known."""
         self._follow(server)
 
     @property

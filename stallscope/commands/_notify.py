@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import time
 from pathlib import Path
 
 import msgspec
@@ -41,7 +40,7 @@ def add_arguments(parser: argparse._ActionsContainer) -> None:
 def alerts(args: argparse.Namespace, settings: AgentSettings, folder: Path) -> Alerts:
     """Return what notifies; ``folder`` keeps what is not delivered. Raises: UsageError."""
     delivery = Delivery(Outbox(folder / OUTBOX), receivers(args, settings))
-    return Alerts(delivery, rules(settings), time.monotonic_ns)
+    return Alerts(delivery, rules(settings))
 
 
 def rules(settings: AgentSettings) -> Rules:

@@ -15,8 +15,11 @@ from stallscope.base.times import Count, Moment
 from stallscope.model.capture import Note, Trigger
 
 __all__ = [
+    "BLIND",
+    "EVENTS",
     "NONE",
     "SCHEMA",
+    "SERVER_ENDED",
     "UNKNOWN",
     "CaptureEntry",
     "Fired",
@@ -29,6 +32,13 @@ __all__ = [
 ]
 
 SCHEMA = "stallscope.incident/1"
+SERVER_ENDED = "server-ended"
+BLIND = "blind"
+EVENTS = (SERVER_ENDED, BLIND)
+"""Triggers of which each has an alert of its own, beside that of a stall: there is nothing to
+capture, and the stall may go on."""
+UNFINISHED = frozenset({"pass-ended", "goes-on", "server-ended"})
+"""Codes of notes of an incident whose recording ended before its stall."""
 UNKNOWN = "unknown"
 """A stall that no signature knows."""
 NONE = "none"
@@ -122,7 +132,8 @@ class Outline(msgspec.Struct, frozen=True):
     start_ns: Moment
     target: TargetEntry
     end_ns: Moment | None = None
-    """When the last breach was over, before the recovery that is recorded too.
+    """When the last breach was over, before the recovery that is recorded too, or the recording
+    ended.
 
     None while it goes on, and forever where the agent died in it.
     """
@@ -148,6 +159,16 @@ class Incident(Outline, frozen=True):
     triggers: tuple[Fired, ...] = ()
     captures: tuple[CaptureEntry, ...] = ()
     notes: tuple[Note, ...] = ()
+
+    @property
+    def is_event(self) -> bool:
+        """Return whether it is one of EVENTS, and no stall."""
+        return any(fired.trigger in EVENTS for fired in self.triggers)
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Return whether its recording ended, and nothing shows that its stall did."""
+        return self.interrupted or any(note.code in UNFINISHED for note in self.notes)
 
 
 def verdict_name(verdict: Verdict | None) -> str:

@@ -10,7 +10,11 @@ import msgspec
 
 from stallscope.base.times import Moment
 
-__all__ = ["Sample", "is_counter", "rates"]
+__all__ = ["UNANSWERED", "Sample", "is_counter", "rates"]
+
+UNANSWERED = "heartbeat.unanswered_ms"
+"""How long the heartbeat has waited for its answer; 0: it has it. A failed sample has it where the
+server owes the answer: a refused login, or a socket that is gone, says nothing about a stall."""
 
 _GAUGES = re.compile(
     r"Threads_(?!created)|Open_(?!ed)|Max_used|Slave_open|Prepared_stmt_count|.*_current"

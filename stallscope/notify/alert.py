@@ -11,7 +11,15 @@ from stallscope.base.text import clean, one_line
 from stallscope.model.incident import Incident
 from stallscope.notify.settings import Severity
 
-__all__ = ["SERVERS_OWN", "Alert", "Event", "body", "facts", "severity", "summary", "title"]
+__all__ = [
+    "Alert",
+    "Event",
+    "body",
+    "facts",
+    "severity",
+    "summary",
+    "title",
+]
 
 Event = Literal["stall", "update", "end"]
 """``stall``: it began; ``update``: more is known, for destinations that keep the alert; ``end``: it
@@ -42,6 +50,12 @@ class Alert(msgspec.Struct, frozen=True):
     """The incident's folder; None: it is not stored."""
     link: str | None = None
     """Where people can read more."""
+    triggers: tuple[str, ...] = ()
+    """All that fired in it: it is over when each of them is clear."""
+    since_ns: int = 0
+    """Wall clock when it began: a stall of an hour has several incidents."""
+    end_ns: int | None = None
+    """Wall clock when it was over."""
 
 
 def severity(incident: Incident, critical_threads: int) -> Severity:
@@ -82,7 +96,8 @@ def facts(alert: Alert) -> list[tuple[str, str]]:
     """Return what to show of it in order: names and values, each one line."""
     incident, verdict = alert.incident, alert.incident.verdict
     fired = incident.triggers[0] if incident.triggers else None
-    found: list[tuple[str, str | None]] = [("stall", summary(alert))]
+    event = incident.is_event
+    found: list[tuple[str, str | None]] = [("event" if event else "stall", summary(alert))]
     if verdict is not None:
         found += [
             ("to end it", verdict.ending),
@@ -93,14 +108,17 @@ def facts(alert: Alert) -> list[tuple[str, str]]:
             ("waiting", _threads(verdict.threads)),
             ("confidence", f"{verdict.confidence:.2f}"),
         ]
+    elif event:
+        pass  # nothing is captured of it
     elif alert.over or any(entry.analyzed for entry in incident.captures):
         found.append(("verdict", "none: its captures show no stall, or there are none"))
     else:
         found.append(("verdict", "not yet known"))
-    if fired is not None:
+    if fired is not None and not event:
         found.append(("trigger", f"{fired.trigger}: {fired.why}"))
-    if alert.over and incident.end_ns is not None:
-        seconds = max(0, incident.end_ns - incident.start_ns) / 1e9
+    end_ns = incident.end_ns if alert.end_ns is None else alert.end_ns
+    if alert.over and end_ns is not None:
+        seconds = max(0, end_ns - (alert.since_ns or incident.start_ns)) / 1e9
         found.append(("lasted", f"{seconds:.1f} s"))
     found.append(("incident", incident.id if alert.path is None else alert.path))
     found.append(("more", alert.link))

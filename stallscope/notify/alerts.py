@@ -1,35 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From incidents to alerts: one alert for each stall, however many incidents and agents record it.
+"""From breaches to alerts: one alert for each stall, however many incidents and agents record it.
 
-An incident ends before its stall where the agent is stopped or killed, a pass of ``cron`` is over,
-or it is recorded for too long. Its alert then stays open. A new incident continues it; where the
-triggers stay calm for a time, it is over.
+An alert begins with a breach, and is over when values show that each of its triggers is clear.
+Nothing else ends it. An incident ends before its stall where the agent is stopped or killed, the
+server ends, a pass of ``cron`` is over, or it is recorded for too long; where a value is not known,
+it is not known whether the stall goes on. The alert stays open, and a new incident continues it.
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import msgspec
 
-from stallscope.model.incident import Incident
+from stallscope.model.incident import EVENTS, Fired, Incident
+from stallscope.model.stallstatus import Status
 from stallscope.notify.alert import Alert, severity
 from stallscope.notify.delivery import Delivery
+from stallscope.notify.settings import Severity
 
 __all__ = ["Alerts", "Rules"]
 
 _log = logging.getLogger(__name__)
-
-NS = 1_000_000_000
-CALM_NS = 20 * NS
-"""After this time without a breach, an alert that nobody continues is over."""
-WRITTEN_SECONDS = 2.0
-"""How long the end waits until the incident is on disk."""
-UNFINISHED = ("pass-ended", "goes-on")
-"""Notes of incidents that end before their stall."""
 
 
 class Rules(msgspec.Struct, frozen=True):
@@ -45,88 +41,163 @@ class Rules(msgspec.Struct, frozen=True):
 class Alerts:
     """The alerts of one server. All calls are of one thread, and none blocks."""
 
-    def __init__(self, delivery: Delivery, rules: Rules, now_ns: Callable[[], int]) -> None:
+    def __init__(self, delivery: Delivery, rules: Rules) -> None:
         self.delivery = delivery
         self.rules = rules
-        self._now_ns = now_ns
-        self._keys: dict[int, str] = {}
-        """Of incidents that this agent records, by number."""
-        self._calm_since = now_ns()
+        self._of: dict[int, Alert] = {}
+        """The latest alert of each incident that this agent records, by the incident's number."""
+        self._again = itertools.count(2)
+
+    @property
+    def open(self) -> list[Alert]:
+        """Return the alerts that are not over, the oldest first."""
+        return self.delivery.firing()
 
     def take(self, event: str, number: int, incident: Incident, folder: Path | None) -> None:
         """Take what happened to an incident.
 
         ``open``: a trigger fired; ``verdict``: it has one; ``stall``: that is on disk too;
-        ``ending``: it is over; ``end``: that is on disk too.
+        ``ending``: it is recorded; ``end``: that is on disk too.
         """
         if event == "open":
             self._open(number, incident)
             return
-        key = self._keys.get(number)
-        if key is None:
+        known = self._of.get(number)
+        if known is None:
             return
-        over = event in ("ending", "end") and not self._goes_on(incident)
-        alert = self._alert(key, incident, folder, over=over)
         # Until it is on disk, a destination could be given a path that is not there yet.
-        hold = {"stall": 0.0, "ending": WRITTEN_SECONDS, "end": 0.0}.get(event)
-        self.delivery.update(alert, hold=hold)
+        hold = 0.0 if event in ("stall", "end") else None
+        self._update(number, self._with(known, incident, folder), hold)
         if event == "end":
-            del self._keys[number]
+            del self._of[number]
+
+    def joined(self, number: int | None, fired: Fired) -> None:
+        """Take a breach: it belongs to the alert of an incident, which it keeps open. Where that is
+        over, it is another stall, though the incident goes on to record its recovery."""
+        if number is None or (known := self._of.get(number)) is None:
+            return
+        if known.over:
+            key = f"{known.key.partition('+')[0]}+{next(self._again)}"
+            again = msgspec.structs.replace(
+                known,
+                key=key,
+                over=False,
+                triggers=(fired.trigger,),
+                since_ns=fired.time_ns,
+                end_ns=None,
+            )
+            self._of[number] = again
+            self.delivery.open(again)
+        elif fired.trigger not in known.triggers:
+            triggers = (*known.triggers, fired.trigger)
+            self._update(number, msgspec.structs.replace(known, triggers=triggers), None)
+
+    def event(self, incident: Incident, severity: Severity) -> bool:
+        """Take an event of EVENTS, and notify of it, unless its alert is open; return whether it is
+        new."""
+        name = incident.triggers[0].trigger
+        if any(name in _triggers(alert) for alert in self.open):
+            return False
+        made = self._new(incident, None)
+        key = f"{made.key}/{name}"
+        self.delivery.open(msgspec.structs.replace(made, key=key, severity=severity))
+        return True
 
     def recovered(self, incident: Incident, folder: Path) -> None:
         """Take an incident that an agent left open when it was killed: perhaps before anybody was
         notified.
         """
         if not self.delivery.knows(incident.id):
-            alert = self._alert(self._key(incident), incident, folder)
-            self.delivery.open(alert)
+            self.delivery.open(self._new(incident, folder))
 
-    def calm(self, breached: bool) -> None:
-        """Take whether a trigger is breached now; end the alerts that nobody continues."""
-        now = self._now_ns()
-        if breached:
-            self._calm_since = now
-        if now - self._calm_since < CALM_NS or not self.delivery.loaded.is_set():
+    def judge(
+        self, statuses: Mapping[str, tuple[Status, int | None]], now_ns: int, wall_ns: int
+    ) -> Iterator[Alert]:
+        """End the alerts of which all triggers are clear; yield them.
+
+        ``statuses``: by trigger, and since when it is clear, by the monotonic clock (``now_ns``).
+        """
+        if not self.delivery.loaded.is_set():
             return
-        for alert in self._detached():
-            self.delivery.update(msgspec.structs.replace(alert, over=True))
+        for alert in self.open:
+            names = _triggers(alert)
+            known = [statuses[name] for name in names if name in statuses]
+            if any(status is not Status.CLEAR for status, _ in known):
+                continue
+            if not known:
+                _log.warning("%s is over: its triggers were removed (%s)", alert.key, _list(names))
+            since = max((clear for _, clear in known if clear is not None), default=now_ns)
+            yield self._end(alert, wall_ns - max(0, now_ns - since))
+
+    def _end(self, alert: Alert, end_ns: int) -> Alert:
+        end_ns = max(end_ns, alert.since_ns)
+        incident = msgspec.structs.replace(alert.incident, end_ns=end_ns)
+        over = msgspec.structs.replace(alert, incident=incident, over=True, end_ns=end_ns)
+        for number, known in self._of.items():
+            if known.key == alert.key:
+                self._of[number] = over
+        self.delivery.update(over, hold=None)
+        return over
 
     def _open(self, number: int, incident: Incident) -> None:
-        self._calm_since = self._now_ns()
-        detached = self._detached()
-        if detached:
-            key = detached[-1].key
-            self._keys[number] = key
-            self.delivery.update(self._alert(key, incident, None), hold=self.rules.hold)
+        continued = self._left_open()
+        if continued is None:
+            made = self._of[number] = self._new(incident, None)
+            self.delivery.open(made, hold=self.rules.hold)
             return
-        key = self._keys[number] = self._key(incident)
-        self.delivery.open(self._alert(key, incident, None), hold=self.rules.hold)
+        triggers = dict.fromkeys((*_triggers(continued), *_names(incident)))
+        same = msgspec.structs.replace(continued, triggers=tuple(triggers))
+        self._update(number, self._with(same, incident, None), self.rules.hold)
 
-    def _detached(self) -> list[Alert]:
-        """Return open alerts without an incident that goes on."""
-        taken = set(self._keys.values())
-        return [alert for alert in self.delivery.firing() if alert.key not in taken]
+    def _left_open(self) -> Alert | None:
+        """Return the latest open alert of a stall that no incident records any longer."""
+        taken = {alert.key for alert in self._of.values()}
+        found = [
+            alert
+            for alert in self.open
+            if alert.key not in taken and not set(_triggers(alert)) & set(EVENTS)
+        ]
+        return found[-1] if found else None
 
-    def _goes_on(self, incident: Incident) -> bool:
-        return incident.interrupted or any(note.code in UNFINISHED for note in incident.notes)
+    def _update(self, number: int, alert: Alert, hold: float | None) -> None:
+        self._of[number] = alert
+        self.delivery.update(alert, hold=hold)
 
-    def _key(self, incident: Incident) -> str:
-        return f"{_host(incident)}/{incident.id}"
-
-    def _alert(
-        self, key: str, incident: Incident, folder: Path | None, *, over: bool = False
-    ) -> Alert:
-        link = self.rules.link.replace("{id}", incident.id)
-        return Alert(
-            key,
+    def _new(self, incident: Incident, folder: Path | None) -> Alert:
+        host = incident.target.host or socket.gethostname()
+        made = Alert(
+            f"{host}/{incident.id}",
             incident,
-            host=_host(incident),
-            severity=severity(incident, self.rules.critical_threads),
-            over=over,
+            host=host,
+            severity="warning",
+            triggers=_names(incident),
+            since_ns=incident.start_ns,
+        )
+        return self._with(made, incident, folder)
+
+    def _with(self, alert: Alert, incident: Incident, folder: Path | None) -> Alert:
+        """Return an alert with what is known now of its incident; its severity never falls."""
+        found = severity(incident, self.rules.critical_threads)
+        if alert.end_ns is not None:
+            incident = msgspec.structs.replace(incident, end_ns=alert.end_ns)
+        link = self.rules.link.replace("{id}", incident.id)
+        return msgspec.structs.replace(
+            alert,
+            incident=incident,
+            severity="critical" if "critical" in (found, alert.severity) else "warning",
             path=None if folder is None else str(folder),
             link=link or None,
         )
 
 
-def _host(incident: Incident) -> str:
-    return incident.target.host or socket.gethostname()
+def _names(incident: Incident) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(fired.trigger for fired in incident.triggers))
+
+
+def _triggers(alert: Alert) -> tuple[str, ...]:
+    """Return what keeps an alert open; one of an earlier version says it by its incident."""
+    return alert.triggers or _names(alert.incident)
+
+
+def _list(names: tuple[str, ...]) -> str:
+    return ", ".join(names) or "none is known"

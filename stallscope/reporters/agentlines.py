@@ -38,6 +38,11 @@ def sentence(incident: Incident, folder: Path | None) -> str:
     target = incident.target
     fired = incident.triggers[0] if incident.triggers else None
     verdict = incident.verdict
+    if incident.is_event and fired is not None:
+        where = "not stored" if folder is None else folder
+        server = f"{target.name} (pid {target.pid})"
+        text = f"{_clock(incident.start_ns)} {fired.trigger}: {server}: {fired.why}: {where}"
+        return one_line(text, 1000)
     if verdict is not None:
         name = verdict.signature or "unknown stall"
         what = f"{name} ({verdict.confidence:.2f}), {verdict.threads} threads"
@@ -62,13 +67,18 @@ def sentence(incident: Incident, folder: Path | None) -> str:
 
 
 def over(incident: Incident, folder: Path | None) -> str:
-    """Return the line of an incident's end for the log."""
+    """Return the line of an incident's end for the log; its stall may go on."""
     target, end_ns = incident.target, incident.end_ns or incident.start_ns
     name = (incident.verdict.signature or "unknown stall") if incident.verdict else "no verdict"
+    if incident.is_event:
+        name = incident.triggers[0].trigger
     lasted = duration(max(0, end_ns - incident.start_ns) / 1e6)
     where = "not stored" if folder is None else folder
     server = f"{target.name} (pid {target.pid})"
-    return one_line(f"{_clock(end_ns)} over: {server}: {name}, lasted {lasted}: {where}", 1000)
+    head, how = "over", f"lasted {lasted}"
+    if incident.is_unfinished:
+        head, how = "no longer recorded", f"after {lasted}, without its end"
+    return one_line(f"{_clock(end_ns)} {head}: {server}: {name}, {how}: {where}", 1000)
 
 
 def _clock(time_ns: int) -> str:

@@ -183,7 +183,7 @@ class FakeEnvironment:
         self.sessions: Callable[[], Sessions] | None = None
         self.more: tuple[Status, ...] = ()
         self.layout: str | None = None
-        self.made_alerts = Alerts(Delivery(None, ()), Rules(2.0, 20, ""), time.monotonic_ns)
+        self.made_alerts = Alerts(Delivery(None, ()), Rules(2.0, 20, ""))
         self.made_shipper = Shipper(Path("/nowhere"), ShipSettings())
         self.page: MetricsPage | None = None
 

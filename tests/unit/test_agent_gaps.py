@@ -58,7 +58,8 @@ def test_an_agent_that_was_stopped_sees_no_stall(
             assert handled.wait(PATIENCE)
 
         def unanswered(since_ns: int) -> Sample:
-            return sample(since_ns, waited_ms=60_000, error="no answer")
+            late = sample(since_ns, waited_ms=60_000, error="no answer")
+            return msgspec.structs.replace(late, values={"heartbeat.unanswered_ms": 60e3})
 
         wait_until(lambda: agent.metrics.polls, "it polls")
         happens(msgspec.structs.replace(sample(clock.now_ns()), values={"heartbeat.ms": 1.0}))

@@ -9,9 +9,10 @@ import msgspec
 import pytest
 
 from stallscope.model.capture import Note
-from stallscope.model.incident import Incident, Verdict
+from stallscope.model.incident import Fired, Incident, Verdict
+from stallscope.model.stallstatus import Status
 from stallscope.notify.alert import Alert, body, facts, severity, title
-from stallscope.notify.alerts import CALM_NS, Alerts, Rules
+from stallscope.notify.alerts import Alerts, Rules
 from stallscope.notify.delivery import Delivery
 from stallscope.notify.outbox import Outbox
 from tests.support.servers.waiting import wait_until
@@ -19,29 +20,36 @@ from tests.unit.notifyscenes import INCIDENT, FakeReceiver, alert, incident
 
 FOLDER = Path("/var/lib/stallscope/incidents/x")
 UNKNOWN = msgspec.structs.replace(INCIDENT, verdict=None, captures=())
+NS = 1_000_000_000
+NOW_NS = 1000 * NS
+WALL_NS = INCIDENT.start_ns + 60 * NS
 
 
 class Scene:
-    """Alerts with a clock of the test, and a destination in memory."""
+    """Alerts, and a destination in memory."""
 
     def __init__(self, outbox: Path | None = None, **rules: object) -> None:
         self.fake = FakeReceiver()
-        self.now_ns = 10**12
         delivery = Delivery(None if outbox is None else Outbox(outbox), [self.fake])
         delivery.start()
         assert delivery.loaded.wait(20)
         made = msgspec.convert({"hold": 2.0, "critical_threads": 20, "link": ""} | rules, Rules)
-        self.alerts = Alerts(delivery, made, lambda: self.now_ns)
+        self.alerts = Alerts(delivery, made)
 
-    def passes(self, *, breached: bool = False) -> None:
-        self.now_ns += CALM_NS
-        self.alerts.calm(breached)
+    def known(self, **statuses: Status) -> list[str]:
+        """Take what is known of triggers, those clear for three seconds; return what is over."""
+        given = {name: (status, NOW_NS - 3 * NS) for name, status in statuses.items()}
+        return [one.key for one in self.alerts.judge(given, NOW_NS, WALL_NS)]
 
     def got(self, *events: str) -> None:
         wait_until(lambda: tuple(self.fake.events) == events, f"{events} are sent")
 
     def close(self) -> None:
         self.alerts.delivery.close(5.0)
+
+
+def joins(trigger: str, second: int = 0) -> Fired:
+    return Fired(trigger, f"{trigger} is over its threshold", INCIDENT.start_ns + second * NS)
 
 
 def test_a_stall_is_notified_with_its_verdict() -> None:
@@ -55,9 +63,79 @@ def test_a_stall_is_notified_with_its_verdict() -> None:
     assert found.key == f"db1/{INCIDENT.id}"
     assert found.path == str(FOLDER)
     assert found.incident.verdict == INCIDENT.verdict
-    scene.alerts.take("ending", 1, INCIDENT, FOLDER)
-    scene.alerts.take("end", 1, INCIDENT, FOLDER)
+    assert scene.known(threads=Status.CLEAR) == [found.key]
     scene.got("stall", "end")
+    over = scene.fake.sent[1][1]
+    assert (over.end_ns, dict(facts(over))["lasted"]) == (WALL_NS - 3 * NS, "57.0 s")
+    for event in ("verdict", "ending", "end"):  # its recovery is recorded meanwhile
+        scene.alerts.take(event, 1, INCIDENT, FOLDER)
+    assert scene.alerts.open == []
+    scene.close()
+
+
+@pytest.mark.parametrize("status", [Status.STALLED, Status.UNKNOWN])
+def test_only_clear_values_end_an_alert(status: Status) -> None:
+    scene = Scene(hold=0.0)
+    scene.alerts.take("open", 1, UNKNOWN, None)
+    scene.alerts.joined(1, joins("sync"))
+    for event in ("stall", "ending", "end"):
+        scene.alerts.take(event, 1, INCIDENT, FOLDER)
+    assert scene.known(threads=status, sync=Status.CLEAR, other=Status.CLEAR) == []
+    assert scene.known(threads=Status.CLEAR, sync=status) == []
+    assert len(scene.known(threads=Status.CLEAR, sync=Status.CLEAR)) == 1
+    scene.got("stall", "end")
+    scene.close()
+
+
+def test_a_breach_after_the_end_is_another_alert_of_the_same_incident() -> None:
+    scene = Scene(hold=0.0)
+    scene.alerts.take("open", 1, UNKNOWN, None)
+    scene.got("stall")
+    assert len(scene.known(threads=Status.CLEAR)) == 1
+    scene.alerts.joined(1, joins("threads", 70))
+    scene.got("stall", "end", "stall")
+    assert len({one.key for _, one in scene.fake.sent}) == 2
+    assert scene.known(threads=Status.STALLED) == []
+    assert len(scene.known(threads=Status.CLEAR)) == 1
+    scene.got("stall", "end", "stall", "end")
+    scene.close()
+
+
+def test_an_alert_whose_triggers_were_removed_is_over() -> None:
+    scene = Scene(hold=0.0)
+    scene.alerts.take("open", 1, UNKNOWN, None)
+    assert len(scene.known(other=Status.UNKNOWN)) == 1
+    scene.close()
+
+
+def test_an_event_has_an_alert_of_its_own_and_has_it_once() -> None:
+    scene = Scene(hold=0.0)
+    scene.alerts.take("open", 1, UNKNOWN, None)
+    ended = msgspec.structs.replace(UNKNOWN, id="x", triggers=(joins("server-ended"),))
+    assert scene.alerts.event(ended, "critical")
+    assert not scene.alerts.event(msgspec.structs.replace(ended, id="y"), "critical")
+    scene.got("stall", "stall")
+    of_event = scene.fake.sent[1][1]
+    assert (of_event.severity, "verdict" in dict(facts(of_event))) == ("critical", False)
+    # A stall of the next process continues that of the one before, and not the event.
+    for event in ("ending", "end"):
+        scene.alerts.take(event, 1, UNKNOWN, FOLDER)
+    scene.alerts.take("open", 2, incident("another"), None)
+    assert len(scene.alerts.open) == 2
+    clear = {"threads": Status.UNKNOWN, "server-ended": Status.CLEAR}
+    given = {name: (status, NOW_NS) for name, status in clear.items()}
+    assert [one.incident.id for one in scene.alerts.judge(given, NOW_NS, WALL_NS)] == ["x"]
+    scene.close()
+
+
+def test_the_severity_rises_and_never_falls() -> None:
+    scene = Scene(hold=60.0)
+    scene.alerts.take("open", 1, UNKNOWN, None)
+    seen = [scene.alerts.open[0].severity]
+    for found in (INCIDENT, UNKNOWN):
+        scene.alerts.take("verdict", 1, found, None)
+        seen.append(scene.alerts.open[0].severity)
+    assert seen == ["warning", "critical", "critical"]
     scene.close()
 
 
@@ -83,28 +161,14 @@ def test_an_incident_that_ends_before_its_stall_leaves_the_alert_open(ended: Inc
     scene.got("stall")
     for event in ("ending", "end"):
         scene.alerts.take(event, 1, ended, FOLDER)
-    scene.passes(breached=True)
-    assert len(scene.alerts.delivery.firing()) == 1
+    assert len(scene.alerts.open) == 1
     # The same stall goes on in another incident: nobody is notified again.
     scene.alerts.take("open", 2, incident("another"), None)
-    scene.alerts.take("stall", 2, incident("another"), FOLDER)
-    for event in ("ending", "end"):
+    for event in ("stall", "ending", "end"):
         scene.alerts.take(event, 2, incident("another"), FOLDER)
+    assert len(scene.known(threads=Status.CLEAR)) == 1
     scene.got("stall", "end")
     assert {one.key for _, one in scene.fake.sent} == {f"db1/{INCIDENT.id}"}
-    scene.close()
-
-
-def test_an_alert_that_nobody_continues_is_over_when_the_triggers_are_calm() -> None:
-    scene = Scene(hold=0.0)
-    scene.alerts.take("open", 1, UNKNOWN, None)
-    for event in ("ending", "end"):
-        scene.alerts.take(event, 1, msgspec.structs.replace(INCIDENT, interrupted=True), FOLDER)
-    scene.got("stall")
-    scene.passes(breached=True)
-    scene.got("stall")
-    scene.passes()
-    scene.got("stall", "end")
     scene.close()
 
 
@@ -119,8 +183,8 @@ def test_a_killed_agent_is_continued_by_the_next(tmp_path: Path) -> None:
     second.alerts.recovered(left, FOLDER)
     second.alerts.take("open", 1, incident("another"), None)
     second.alerts.take("stall", 1, incident("another"), FOLDER)
-    for event in ("ending", "end"):
-        second.alerts.take(event, 1, incident("another"), FOLDER)
+    assert second.known(threads=Status.UNKNOWN) == []
+    assert len(second.known(threads=Status.CLEAR)) == 1
     second.got("end")
     second.close()
 
@@ -131,12 +195,12 @@ def test_an_incident_that_nobody_was_notified_of_is_notified_at_the_next_start(
     scene = Scene(tmp_path / "outbox.sqlite", hold=0.0)
     scene.alerts.recovered(msgspec.structs.replace(UNKNOWN, interrupted=True), FOLDER)
     scene.got("stall")
-    scene.passes()
+    assert len(scene.known(threads=Status.CLEAR)) == 1
     scene.got("stall", "end")
     scene.close()
     again = Scene(tmp_path / "outbox.sqlite", hold=0.0)
     again.alerts.recovered(msgspec.structs.replace(UNKNOWN, interrupted=True), FOLDER)
-    again.passes()
+    assert again.known(threads=Status.CLEAR) == []
     again.close()
     assert again.fake.events == []
 

@@ -188,8 +188,8 @@ def test_states() -> None:
 def test_no_answer_grows_and_ends() -> None:
     run = Run("heartbeat.unanswered_ms")
     assert run.see(sample(1, "heartbeat", heartbeat__ms=2)) == 0
-    failed = Sample("heartbeat", 2 * NS, 2 * NS, elapsed_ms=1500, error="no answer")
-    assert run.see(failed) == 1500
+    owed = {"heartbeat.unanswered_ms": 1500.0}
+    assert run.see(Sample("heartbeat", 2 * NS, 2 * NS, owed, error="no answer")) == 1500
     assert run.see(sample(3, "heartbeat", heartbeat__ms=2)) == 0
 
 
@@ -237,7 +237,7 @@ def test_waits_of_kinds_with_a_hyphen_and_differences() -> None:
         ('state("")', "needs a text"),
         ('"text"', "a number or a name is missing"),
         ("and", "a number or a name is missing"),
-        ("os.system", "names begin with backends"),
+        ("os.system", "names begin with agent"),
         ("a + " * 600 + "a", "longer than"),
         ("1+" * 220 + "1", "more than 200 parts"),
         ("(" * 60 + "a" + ")" * 60, "deeper than"),

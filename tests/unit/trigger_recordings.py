@@ -11,7 +11,7 @@ import msgspec
 
 from stallscope.collectors.triggers import recording
 from stallscope.collectors.triggers.recording import Record
-from stallscope.model.samples import Sample
+from stallscope.model.samples import UNANSWERED, Sample
 
 __all__ = ["FOLDER", "healthy_time", "load", "mark"]
 
@@ -24,8 +24,18 @@ JITTER_NS = 30_000_000
 
 
 def load(name: str) -> list[Record]:
-    """Return the records of one recording."""
-    return list(recording.read(FOLDER / f"{name}.jsonl.zst"))
+    """Return the records of one recording. Each failed heartbeat in them is of a server that hung;
+    they are older than the value that says so."""
+    records = list(recording.read(FOLDER / f"{name}.jsonl.zst"))
+    return [_owed(record) for record in records]
+
+
+def _owed(record: Record) -> Record:
+    sample = record.sample
+    if sample is None or sample.source != "heartbeat" or sample.error is None:
+        return record
+    owed = msgspec.structs.replace(sample, values={UNANSWERED: sample.elapsed_ms})
+    return Record(record.time_ns, record.clock_ns, sample=owed)
 
 
 def mark(records: Sequence[Record], what: str) -> int:
