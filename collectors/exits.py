@@ -3,7 +3,8 @@
 
 wait(2) answers only the parent. From Linux 6.15, everyone who holds a pidfd of a process can ask
 for its exit status once the parent has waited for it (ioctl PIDFD_GET_INFO, linux/pidfd.h). On
-other kernels the socket says something: a server removes it when it shuts down.
+other kernels the socket says something: a server removes it when it shuts down. Of SIGKILL the
+kernel's log and counters say whether the OOM killer sent it.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ import signal
 import stat
 import struct
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
+from stallscope.collectors.oomkills import OomKills
 from stallscope.collectors.paths import asking
 from stallscope.collectors.processes import PROC
 
-__all__ = ["description", "exit_status", "sockets_there"]
+__all__ = ["Ending", "Life", "exit_status", "sockets_there"]
 
 _GET_INFO = 0xC040FF0B
 """_IOWR(0xFF, 11, struct pidfd_info) with the 64 bytes of its first version."""
@@ -28,6 +31,8 @@ _INFO = struct.Struct("=QQ11Ii")
 _INFO_EXIT = 1 << 3
 Identity = tuple[int, int, int]
 """Of a socket: one that another process has made at the same path differs."""
+_BY_WHOM = ": by somebody, or by the kernel when memory ran out"
+_NOT_BY_KERNEL = ": by somebody, for the OOM killer ended no process meanwhile"
 _EXIT_CODE_OF_STAT = 51 - 2
 """Its place among the fields of /proc/PID/stat after the name."""
 
@@ -81,29 +86,61 @@ def _socket(path: str) -> Identity | None:
     return known if stat.S_ISSOCK(found.st_mode) else None
 
 
-def description(status: int | None, sockets: Mapping[str, Identity]) -> str:
-    """Return how a process ended, in words; empty where nothing is known.
+class Ending(NamedTuple):
+    """How a server's process ended."""
 
-    ``sockets``: those that were there while it ran.
-    """
+    words: str
+    """Empty where nothing is known."""
+    clean: bool | None
+    """Whether it shut down in order; None: it is not known."""
+
+
+class Life:
+    """What is known of a server's process while it runs, to say afterwards how it ended."""
+
+    def __init__(self, pid: int, sockets: Iterable[str]) -> None:
+        self._pid = pid
+        self._sockets = sockets_there(sockets)
+        self._kills = OomKills(pid)
+
+    def listens(self, sockets: Iterable[str]) -> None:
+        """Note the sockets that it has now."""
+        self._sockets = sockets_there(sockets)
+
+    def ending(self, descriptor: int) -> Ending:
+        """Return how it ended. ``descriptor``: its pidfd."""
+        return _ending(exit_status(descriptor, self._pid), self._sockets, self._kills.of_server())
+
+    def close(self) -> None:
+        """Close its files."""
+        self._kills.close()
+
+
+def _ending(status: int | None, sockets: Mapping[str, Identity], killed: str | None) -> Ending:
+    """``killed``: OomKills.of_server()."""
     if status is None:
-        return _by_socket(sockets)
+        return Ending(killed, clean=False) if killed else _by_socket(sockets)
     if status >= 0:
-        return "it shut down, exit code 0" if not status else f"it failed, exit code {status}"
+        clean = status == 0
+        return Ending(
+            "it shut down, exit code 0" if clean else f"it failed, exit code {status}", clean
+        )
     name = signal.Signals(-status).name if -status in set(signal.Signals) else f"signal {-status}"
     if -status == signal.SIGKILL:
-        return "killed by SIGKILL: by somebody, or by the kernel when memory ran out"
-    return f"killed by {name}"
+        name += _BY_WHOM if killed is None else _NOT_BY_KERNEL
+        return Ending(killed or f"killed by {name}", clean=False)
+    return Ending(f"killed by {name}", clean=False)
 
 
-def _by_socket(sockets: Mapping[str, Identity]) -> str:
+def _by_socket(sockets: Mapping[str, Identity]) -> Ending:
     try:
         now = {path: _socket(path) for path in sockets}
     except asking.SilentDiskError as error:
-        return f"how it ended is not known: {error.filename}: {error.strerror}"
+        return Ending(f"how it ended is not known: {error.filename}: {error.strerror}", None)
     left = [path for path, known in sockets.items() if now[path] == known]
     if left:
-        return f"it did not shut down in order, for its socket {left[0]} is still there"
+        words = f"it did not shut down in order, for its socket {left[0]} is still there"
+        return Ending(words, clean=False)
     if sockets and not any(now.values()):
-        return "it removed its socket, as a shutdown does"
-    return ""  # the next process may have replaced it
+        return Ending("it removed its socket, as a shutdown does", clean=True)
+    return Ending("", None)  # the next process may have replaced it

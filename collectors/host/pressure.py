@@ -8,16 +8,15 @@ in which all did. ``psi.io.some_us`` is a counter of microseconds. Those of the 
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from stallscope.base.errors import StallscopeError
+from stallscope.collectors.host.cgroups import groups
 from stallscope.collectors.host.collecting import HostCollector, OpenedFile, as_number
 
 __all__ = ["Pressure"]
 
 RESOURCES = ("cpu", "io", "memory")
-_MAX_TABLE = 1 << 20
 
 
 class Pressure(HostCollector):
@@ -84,28 +83,10 @@ def _parse(prefix: str, line: bytes, values: dict[str, float]) -> None:
 
 def _cgroup_folder(pid: int, proc: Path) -> Path:
     """Find the folder of the process in the unified hierarchy."""
-    inside = None
-    for line in _text(proc / str(pid) / "cgroup").splitlines():
-        if line.startswith("0::"):
-            inside = line[3:]
-    mount = None
-    for line in _text(proc / "self" / "mountinfo").splitlines():
-        before, _, after = line.partition(" - ")
-        if after.startswith("cgroup2 ") and len(before.split()) > 4:
-            mount = before.split()[4]
-    if inside is None or mount is None:
-        raise StallscopeError(f"process {pid} is not in a version 2 cgroup, and others have no PSI")
-    if inside == "/":
+    found = groups(pid, "", proc)
+    if not found:
         raise StallscopeError(f"process {pid} is in the root cgroup: its pressure is the host's")
-    folder = Path(os.path.normpath(mount + "/" + inside.removesuffix(" (deleted)")))
+    folder = Path(found[0].folder)
     if not (folder / "cpu.pressure").exists():
         raise StallscopeError(f"the cgroup of process {pid}, {folder}, has no cpu.pressure")
     return folder
-
-
-def _text(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            return file.read(_MAX_TABLE).decode("utf-8", "backslashreplace")
-    except OSError as error:
-        raise StallscopeError(f"cannot read {path}: {error.strerror}") from error

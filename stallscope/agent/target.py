@@ -61,6 +61,7 @@ class Target:
         """How its last process ended, in words, where that is known."""
         self.clean: bool | None = None
         """Whether that was in order; None: it is not known."""
+        self._life: exits.Life | None = None
         self._follow(server)
 
     @property
@@ -97,9 +98,8 @@ class Target:
         if self.running:
             if not select.select([self._descriptor], [], [], 0)[0]:
                 return "reachable" if self._starting and self._is_reachable(now_ns) else None
-            self.ending = exits.description(
-                exits.exit_status(self._descriptor, self.server.main.pid), self._sockets
-            )
+            assert self._life is not None
+            self.ending, self.clean = self._life.ending(self._descriptor)
             self.close()
             self._wait_for_next(now_ns)
             return "ended"
@@ -115,15 +115,18 @@ class Target:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+        if self._life is not None:
+            self._life.close()
+            self._life = None
 
     def _follow(self, server: Server) -> None:
         self.server = server
-        self._sockets = exits.sockets_there(server.sockets)
         self._listens = processes.listens(server)
         self._starting = True
         """Its addresses may still change."""
         with contextlib.suppress(ProcessLookupError):
             self._descriptor = os.pidfd_open(server.main.pid)
+            self._life = exits.Life(server.main.pid, server.sockets)
 
     def _wait_for_next(self, now_ns: int) -> None:
         self._lost_ns = now_ns
@@ -143,7 +146,8 @@ class Target:
             return False
         changed = (listens and not self._listens) or _addresses(again) != _addresses(self.server)
         self.server = again
-        self._sockets = exits.sockets_there(again.sockets)
+        if self._life is not None:
+            self._life.listens(again.sockets)
         self._listens = listens
         self._starting = changed or not listens  # it opens its sockets one after the other
         return changed

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -57,25 +57,27 @@ WAIT = "import time; time.sleep(1000)"
 
 
 @pytest.mark.parametrize(
-    ("code", "ending", "expected"),
+    ("code", "ending", "expected", "clean"),
     [
-        (WAIT, signal.SIGKILL, "killed by SIGKILL: by somebody, or by the kernel when memory ran"),
-        (WAIT, signal.SIGSEGV, "killed by SIGSEGV"),
-        (WAIT, signal.SIGRTMIN + 3, f"killed by signal {signal.SIGRTMIN + 3}"),
-        ("raise SystemExit(0)", None, "it shut down, exit code 0"),
-        ("raise SystemExit(7)", None, "it failed, exit code 7"),
+        (WAIT, signal.SIGKILL, "killed by SIGKILL: by somebody, ", False),
+        (WAIT, signal.SIGSEGV, "killed by SIGSEGV", False),
+        (WAIT, signal.SIGRTMIN + 3, f"killed by signal {signal.SIGRTMIN + 3}", False),
+        ("raise SystemExit(0)", None, "it shut down, exit code 0", True),
+        ("raise SystemExit(7)", None, "it failed, exit code 7", False),
     ],
 )
 def test_a_pidfd_says_how_its_process_ended(
-    code: str, ending: int | None, expected: str, require: Callable[..., None]
+    code: str, ending: int | None, expected: str, clean: bool, require: Callable[..., None]
 ) -> None:
     require("exit-status")
-    with grandchild(code) as (descriptor, pid, reap):
+    with grandchild(code) as (descriptor, pid, reap), closing(exits.Life(pid, ())) as life:
         if ending is not None:
             assert exits.exit_status(descriptor, pid) is None, "it runs"
             os.kill(pid, ending)
         reap()
-        assert exits.description(exits.exit_status(descriptor, pid), {}).startswith(expected)
+        found = life.ending(descriptor)
+        assert found.words.startswith(expected)
+        assert found.clean is clean
 
 
 def test_of_a_zombie_proc_says_it() -> None:
@@ -89,25 +91,28 @@ def test_of_a_zombie_proc_says_it() -> None:
 def test_without_an_exit_status_the_socket_says_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(fcntl, "ioctl", _refuse)
     path = tmp_path / "mysql.sock"
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(path))
-        there = exits.sockets_there([str(path), "\0abstract", str(tmp_path / "none")])
-        assert list(there) == [str(path)]
+        paths = [str(path), "\0abstract", str(tmp_path / "none")]
+        assert list(exits.sockets_there(paths)) == [str(path)]
+        life = exits.Life(os.getpid(), paths)
     left = f"it did not shut down in order, for its socket {path} is still there"
-    assert exits.description(None, there) == left
-    path.unlink()
-    assert exits.description(None, there) == "it removed its socket, as a shutdown does"
-    path.write_text("a file")
-    assert exits.description(None, there) == "it removed its socket, as a shutdown does"
-    path.unlink()
-    with socket.socket(socket.AF_UNIX) as server:
-        server.bind(str(path))
-        os.utime(path, ns=(0, 0))
-        assert exits.description(None, there) == "", "its next process has made another"
-    assert exits.description(None, {}) == ""
-    monkeypatch.setattr(fcntl, "ioctl", _refuse)
-    assert exits.exit_status(-1, os.getpid()) is None
+    with closing(life):
+        assert life.ending(-1) == (left, False)
+        path.unlink()
+        removed = ("it removed its socket, as a shutdown does", True)
+        assert life.ending(-1) == removed
+        path.write_text("a file")
+        assert life.ending(-1) == removed
+        path.unlink()
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(str(path))
+            os.utime(path, ns=(0, 0))
+            assert life.ending(-1) == ("", None), "its next process has made another"
+        life.listens(())
+        assert life.ending(-1) == ("", None)
 
 
 def _refuse(*_: object) -> bytes:
