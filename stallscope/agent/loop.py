@@ -50,7 +50,7 @@ from stallscope.agent.metrics import AgentMetrics
 from stallscope.agent.rest import ServerRest
 from stallscope.agent.runner import CommandRunner
 from stallscope.agent.shipping import FleetNews, close_both
-from stallscope.agent.sight import Sight
+from stallscope.agent.sight import HEARTBEAT, Sight
 from stallscope.agent.sources import (
     SESSIONS_SECONDS,
     SQL_BASICS,
@@ -95,6 +95,8 @@ _GRACE = 0.2
 """Added so that the connection can report a late server itself."""
 LONG_WAIT_MS = 250.0
 """A wait in flight that is so long is a sign that the server is not at rest."""
+OWED_POLLS = 8
+"""So many more polls are made where the server owes an answer at the last one."""
 HURRY_NS = 3 * NS // 2
 """So long after a line with such a wait a breach is confirmed soon; a line comes each second."""
 WIND_DOWN_NS = 20 * NS
@@ -310,7 +312,7 @@ class Agent:
             self._target.server, self.settings, self._backend.use_layout
         )
         self._threads = CollectorThreads(self._sources.collectors, self.events.put)
-        asks = bool(SQL_BASICS & {collector.name for collector in self._sources.collectors})
+        asks = any(collector.name == HEARTBEAT for collector in self._sources.collectors)
         self._sight.use(sql=asks, now_ns=self._clock.now_ns(), wall_ns=self._clock.wall_ns())
 
     def _close_sources(self) -> None:
@@ -320,10 +322,13 @@ class Agent:
         self._sources, self._threads = Sources(()), CollectorThreads((), self.events.put)
 
     def _over(self, now: int, end: int | None) -> bool:
-        polls = self._plan.polls
-        return (end is not None and now >= end) or (
-            polls is not None and self.metrics.polls > polls
-        )
+        polls, made = self._plan.polls, self.metrics.polls
+        if end is not None and now >= end:
+            return True
+        if polls is None or made <= polls:
+            return False
+        # Whether a server that owes an answer hangs is known some polls later.
+        return self.engine.breached != () or not self._sight.owes or made > polls + OWED_POLLS
 
     def _pause(self, now: int) -> float:
         due = min(self._next_poll, self.incidents.next_ns)
@@ -494,7 +499,6 @@ class Agent:
             since_ns, why = (fired.time_ns, fired.why) if blind is None else blind[1:]
             why = f"blind since {local(since_ns)[:19]}: {why}"
             severe = bool(self._alerts.open)
-        _log.warning("%s: %s", fired.trigger, why)
         target = self._target.entry()
         value = Incident(
             incident_id(fired.time_ns, target.name, target.pid),
@@ -504,6 +508,7 @@ class Agent:
             triggers=(msgspec.structs.replace(fired, why=why),),
         )
         if self._alerts.event(value, "critical" if severe else "warning"):
+            _log.warning("%s: %s", fired.trigger, why)
             self._environment.notify("stall", value, self._runner.event(value))
 
     def _wait_line(self, waits: WaitsReceived) -> None:
@@ -650,7 +655,8 @@ class Agent:
         self._target.close()
         # Its time is over; a later capture would go into a spool that no longer exists.
         closing.join(STOP_SECONDS)
-        ended = self._plan.seconds is not None and not self._stopping
+        plan = self._plan
+        ended = (plan.seconds, plan.polls) != (None, None) and not self._stopping
         seconds = PASS_DELIVERY_SECONDS if ended else DELIVERY_SECONDS
         close_both(self._alerts.delivery, self._fleet.shipper, seconds)
         self._environment.notify("stop", None, None)

@@ -12,17 +12,16 @@ import msgspec
 from stallscope.base.text import one_line
 from stallscope.model.samples import UNANSWERED, Sample
 
-__all__ = ["AGENT", "Sight"]
+__all__ = ["HEARTBEAT", "Sight"]
 
-AGENT = "agent"
-"""The source of the samples that are made here."""
 SQL = "sql"
 WAITS = "waits"
 BLINK_NS = 6_000_000_000
 BLINK_POLLS = 3
 """No answer for less than this, and so many polls, is nothing: at rest the heartbeat is asked every
 five seconds."""
-_HEARTBEAT = "heartbeat"
+HEARTBEAT = "heartbeat"
+"""The collector that shows whether the server answers over SQL."""
 _CODE = "login.code"
 
 
@@ -43,6 +42,8 @@ class Sight:
         self._sources: dict[str, _Source] = {}
         self._lives = False
         """The process of now has answered, if only by a refusal, or nothing asks it."""
+        self.owes = False
+        """The latest heartbeat waits for its answer."""
         self.answered_ns: int | None = None
         """Wall clock of the latest answer over SQL."""
 
@@ -56,9 +57,10 @@ class Sight:
 
     def sample(self, sample: Sample) -> None:
         """Take a sample of any collector."""
-        if sample.source != _HEARTBEAT:
+        if sample.source != HEARTBEAT:
             return
         values, error = sample.values, sample.error
+        self.owes = error is not None and values.get(UNANSWERED, 0.0) > 0.0
         if error is None or _CODE in values or values.get(UNANSWERED) == 0.0:
             self._lives = True
         if error is None or UNANSWERED in values:
@@ -107,7 +109,7 @@ class Sight:
             values["agent.blind_s"] = blind[0]
         elif running and all(source.is_known for source in sources):
             values["agent.blind_s"] = 0.0
-        return Sample(AGENT, wall_ns, now_ns, values)
+        return Sample("agent", wall_ns, now_ns, values)
 
     def _know(self, name: str, now_ns: int, wall_ns: int) -> None:
         known = self._sources.get(name)

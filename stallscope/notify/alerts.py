@@ -117,8 +117,6 @@ class Alerts:
 
         ``statuses``: by trigger, and since when it is clear, by the monotonic clock (``now_ns``).
         """
-        if not self.delivery.loaded.is_set():
-            return
         for alert in self.open:
             names = _triggers(alert)
             known = [statuses[name] for name in names if name in statuses]

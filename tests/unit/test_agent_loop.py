@@ -34,9 +34,10 @@ from stallscope.agent.target import Target
 from stallscope.base.errors import StallscopeError
 from stallscope.collectors.processes import Server
 from stallscope.collectors.sql.sessiontexts import Texts
+from stallscope.collectors.triggers import triggerfile
 from stallscope.model import capturefile
 from stallscope.model.capture import Note, Trigger
-from stallscope.model.incident import Incident
+from stallscope.model.incident import EVENTS, Incident
 from stallscope.model.samples import Sample
 from stallscope.model.sessions import Moment, Session, Sessions
 from stallscope.model.waitlines import SCHEMA, Hits, Key, WaitLine
@@ -380,6 +381,59 @@ def test_a_server_that_is_back_when_the_probe_reports_its_end_is_added(tmp_path:
             # The layout was that of the process before.
             assert environment.fake.layouts == ["", "thd.tls=1", ""]
             assert sum("watching" in text for text in environment.said) == 1
+
+
+OWN = tuple(one for one in triggerfile.defaults().triggers if one.name in EVENTS)
+
+
+def open_alerts(environment: FakeEnvironment) -> list[tuple[str, ...]]:
+    return [alert.triggers for alert in environment.made_alerts.open]
+
+
+def test_a_stall_is_not_over_before_the_next_server_shows_it(tmp_path: Path) -> None:
+    environment = FakeEnvironment(msgspec.structs.replace(SETTINGS, triggers=(BREACH, *OWN)))
+    with child() as before, child() as after:
+        found: list[Server] = []
+
+        def find(server: Server) -> Server:
+            return found[0] if found else gone(server)
+
+        with running(environment, tmp_path, target=Target(server_of(before.pid), find)) as agent:
+            environment.status.value = 100
+            wait_until(lambda: environment.of("stall"), "the stall is notified")
+            before.kill()
+            before.wait()
+            both = [("busy",), ("server-ended",)]
+            wait_until(lambda: open_alerts(environment) == both, "its end is an alert, too")
+            said = agent.metrics.polls
+            wait_until(lambda: agent.metrics.polls > said + 5, "it polls")
+            assert open_alerts(environment) == both
+            environment.status.fails = "not yet"
+            found.append(server_of(after.pid))
+            wait_until(lambda: open_alerts(environment) == [("busy",)], "a server runs")
+            wait_until(lambda: agent.metrics.errors["status"] > 5, "it shows nothing")
+            assert open_alerts(environment) == [("busy",)]
+            environment.status.value, environment.status.fails = 0, None
+            wait_until(lambda: open_alerts(environment) == [], "it shows that all is well")
+    ended = next(one for _, one in environment.events if one.is_event)
+    assert ended.triggers[0].why.startswith("it ended: killed by SIGKILL")
+    assert len(stored(tmp_path)) == 2
+
+
+def test_a_reload_ends_nothing(tmp_path: Path) -> None:
+    environment = FakeEnvironment()
+    with running(environment, tmp_path) as agent:
+        environment.status.value = 100
+        wait_until(lambda: environment.of("stall"), "the stall is notified")
+        environment.status.fails = "Access denied"
+        environment.settings = msgspec.structs.replace(SETTINGS, captures_an_hour=7)
+        agent.events.put(Signal("reload"))
+        wait_until(lambda: agent.settings.captures_an_hour == 7, "it has reloaded")
+        failed = agent.metrics.errors["status"]
+        wait_until(lambda: agent.metrics.errors["status"] > failed + 5, "it knows nothing")
+        assert (agent.engine.breached, open_alerts(environment)) == (("busy",), [("busy",)])
+        environment.status.value, environment.status.fails = 0, None
+        wait_until(lambda: open_alerts(environment) == [], "it is over")
 
 
 @pytest.mark.large
