@@ -90,7 +90,7 @@ def _incident(
         if end_ns is None
         else clip.number(max(0, end_ns - incident.start_ns) / 1e9, 3),
         is_open=is_open,
-        interrupted=incident.interrupted,
+        interrupted=incident.is_unfinished,
         signature=main.signature,
         title=main.title,
         confidence=main.confidence,

@@ -211,11 +211,17 @@ def _when(stored: StoredIncident) -> str:
         text += f", lasted {lasted}"
     if incident.interrupted or incident.end_ns is None:
         text += "; interrupted: the agent ended before the recovery"
+    elif incident.is_unfinished:
+        text += " until it was no longer recorded: its end was not seen"
     return text
 
 
 def _verdict(incident: Incident, width: int) -> Iterator[Line]:
     verdict = incident.verdict
+    if incident.is_event:
+        fired = incident.triggers[0]
+        yield from wrap(f"{fired.trigger}: {fired.why}", width, style="bold red")
+        return
     if verdict is None:
         text = "No verdict: its captures show no stall, or none is analyzed yet"
         yield from wrap(text, width, style="bold")
@@ -246,7 +252,7 @@ def _timeline(incident: Incident, entries: Sequence[CaptureEntry], width: int) -
     ]
     reported: set[str] = set()
     events += [(entry.time_ns, _capture(entry, reported)) for entry in entries[:_SHOWN]]
-    if incident.end_ns is not None and not incident.interrupted:
+    if incident.end_ns is not None and not incident.is_unfinished:
         events.append((incident.end_ns, "over"))
     for time_ns, text in sorted(events):
         offset = max(-(10**9), min((time_ns - incident.start_ns) / 1e9, 10**9))

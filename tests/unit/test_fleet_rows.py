@@ -63,7 +63,7 @@ def incident(**changes: Any) -> Incident:
             Note("not-captured", "the probe is not ready"),
             Note("suppressed", "60 captures an hour are the limit"),
             Note("suppressed-by-probe", "4 captures were skipped: too frequent"),
-            Note("goes-on", "something else"),
+            Note("other", "something else"),
         ),
     )
     return msgspec.structs.replace(value, **changes)

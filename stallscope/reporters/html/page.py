@@ -243,6 +243,7 @@ def policy(assets: Assets) -> str:
 
 
 def _incident(incident: Incident) -> dict[str, Any]:
+    unseen = " until it was no longer recorded" if incident.is_unfinished else ""
     if incident.end_ns is not None:
         lasted = f"{max(0, incident.end_ns - incident.start_ns) / 1e9:.1f} s"
     else:
@@ -250,7 +251,7 @@ def _incident(incident: Incident) -> dict[str, Any]:
     return {
         "id": shown(incident.id),
         "start": utc(incident.start_ns),
-        "lasted": lasted + (" (interrupted)" if incident.interrupted else ""),
+        "lasted": lasted + (" (interrupted)" if incident.interrupted else unseen),
         "suppressed": incident.suppressed,
         "fired": [
             {"name": shown(item.trigger), "why": shown(item.why), "at": utc(item.time_ns)}
