@@ -29,6 +29,7 @@ from stallscope.agent.messages import (
     Polled,
     ServerEnded,
     Shutdown,
+    Suppressed,
     TriggerFired,
 )
 from stallscope.collectors.triggers.settings import AgentSettings, BurstSettings
@@ -142,6 +143,11 @@ class Incidents:
         recovery_ns = round(max((one.run_time for one in found), default=0.0) * NS)
         last = self.last_fired.get(fired.trigger)
         asleep = last is not None and 0 <= now.ns - last < sleep_ns
+        if asleep and event.goes_on and self._open is None:
+            message = f"{fired.trigger}: its stall goes on; it was captured less than"
+            self._commands.append(Suppressed(f"{message} {sleep_ns / NS:.0f} s ago"))
+            self._drop(event.capture)
+            return
         if not asleep:
             self.last_fired[fired.trigger] = now.ns
         if self._open is not None and self._open.is_past(now):

@@ -196,6 +196,12 @@ class Agent:
         """Return the server as it was seen last."""
         return self._target.server
 
+    @property
+    def stalls(self) -> int:
+        """Return how many stalls were named, or go on."""
+        going_on = [alert for alert in self._alerts.open if not alert.incident.is_event]
+        return max(self.incidents.stalls, len(going_on))
+
     def run(self) -> None:
         """Watch until the plan's end or a signal. No server can make it raise."""
         try:
@@ -487,7 +493,8 @@ class Agent:
         if fired.trigger in EVENTS:
             self._event(fired)
             return
-        self.feed(TriggerFired(fired, breach_ns, self._target.entry(), capture))
+        goes_on = self._alerts.has(fired.trigger)
+        self.feed(TriggerFired(fired, breach_ns, self._target.entry(), capture, goes_on))
         self._alerts.joined(self.incidents.open, fired)
 
     def _event(self, fired: Fired) -> None:

@@ -64,6 +64,8 @@ class TriggerFired(msgspec.Struct, frozen=True):
     """CLOCK_MONOTONIC."""
     target: TargetEntry
     capture: CaptureResult | None = None
+    goes_on: bool = False
+    """Its alert is open, of an incident before."""
 
 
 class Polled(msgspec.Struct, frozen=True):

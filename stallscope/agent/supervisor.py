@@ -81,7 +81,7 @@ class WatchedServer:
         self.failures = 0
         """How often the loop failed."""
         self.stalls = 0
-        """Incidents with a stall, of all loops that have ended."""
+        """Incidents with a stall, of all loops that have ended, and stalls that go on."""
         self.error: Exception | None = None
         """What ended it for good."""
         self.hangs = False
@@ -171,7 +171,7 @@ class WatchedServer:
                     finally:
                         self._running = None
                         began = began or agent.begun
-                        self.stalls += agent.incidents.stalls
+                        self.stalls += agent.stalls
                 return
             except StallscopeError as error:
                 if policy.skips and isinstance(error, Locked):

@@ -78,7 +78,9 @@ def add_cron_arguments(parser: argparse.ArgumentParser) -> None:
         help="length of the pass (default 50, since cron starts one each minute)",
     )
     parser.add_argument(
-        "--fail-on-stall", action="store_true", help="exit with code 4 if a stall was found"
+        "--fail-on-stall",
+        action="store_true",
+        help="exit with code 4 if a stall was found, or one of before goes on",
     )
     _set_aside_defaults(parser)
 

@@ -53,6 +53,10 @@ class Alerts:
         """Return the alerts that are not over, the oldest first."""
         return self.delivery.firing()
 
+    def has(self, trigger: str) -> bool:
+        """Return whether an alert in which a trigger fired is open."""
+        return any(trigger in _triggers(alert) for alert in self.open)
+
     def take(self, event: str, number: int, incident: Incident, folder: Path | None) -> None:
         """Take what happened to an incident.
 
@@ -96,7 +100,7 @@ class Alerts:
         """Take an event of EVENTS, and notify of it, unless its alert is open; return whether it is
         new."""
         name = incident.triggers[0].trigger
-        if any(name in _triggers(alert) for alert in self.open):
+        if self.has(name):
             return False
         made = self._new(incident, None)
         key = f"{made.key}/{name}"

@@ -159,8 +159,9 @@ def test_an_upgrade_is_followed(tmp_path: Path) -> None:
             watch.wait(lambda: "global-read-lock" in verdicts(watch), "global-read-lock")
         assert trouble(server.pid) == []
         assert watch.stop() == 0
-        targets = [incident.target.pid for incident in incidents(tmp_path / "store")]
-        assert targets == [before, server.pid]
+        found = incidents(tmp_path / "store")
+        assert [one.target.pid for one in found] == [before, before, server.pid]
+        assert found[1].triggers[0].why == "it ended: it shut down, exit code 0"
 
 
 def test_a_refused_password_leaves_the_probe(server: SqlServer, tmp_path: Path) -> None:

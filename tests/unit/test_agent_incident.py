@@ -355,6 +355,23 @@ def test_what_an_earlier_agent_has_captured_is_an_incident_without_captures() ->
     assert [c.records for c in driver.commands if isinstance(c, OpenFolder)] == [False, True]
 
 
+def test_a_stall_that_goes_on_is_no_other_incident_within_the_sleep() -> None:
+    driver = Driver()
+    driver.fire("jam")
+    driver.poll(1)
+    driver.do_all()
+    recovered(driver)
+    before = driver.incidents.found
+    event = TriggerFired(
+        Fired("jam", "why", 0), driver.ns, TargetEntry(4711, "mariadbd"), goes_on=True
+    )
+    driver.handle(event)
+    assert (driver.incidents.open, driver.incidents.found) == (None, before)
+    driver.ns += 61 * NS
+    driver.handle(event)
+    assert driver.incidents.found == before + 1
+
+
 def test_a_storm_is_bounded() -> None:
     driver = Driver()
     for number in range(200):
