@@ -358,8 +358,7 @@ def test_what_an_earlier_agent_has_captured_is_an_incident_without_captures() ->
 def test_a_stall_that_goes_on_is_no_other_incident_within_the_sleep() -> None:
     driver = Driver()
     driver.fire("jam")
-    driver.poll(1)
-    driver.do_all()
+    burst(driver)
     recovered(driver)
     before = driver.incidents.found
     event = TriggerFired(
