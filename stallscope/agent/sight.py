@@ -14,12 +14,14 @@ from stallscope.model.samples import UNANSWERED, Sample
 
 __all__ = ["HEARTBEAT", "Sight"]
 
-SQL = "sql"
 WAITS = "waits"
+_AFTER_FIRST = frozenset({"status", "processlist", "backends"})
+"""Collectors that are missed once they have worked: an account may lack the right for one."""
 BLINK_NS = 6_000_000_000
+LONG_BLINK_NS = 45_000_000_000
 BLINK_POLLS = 3
 """No answer for less than this, and so many polls, is nothing: at rest the heartbeat is asked every
-five seconds."""
+five seconds, the processlist every thirty."""
 HEARTBEAT = "heartbeat"
 """The collector that shows whether the server answers over SQL."""
 _CODE = "login.code"
@@ -51,23 +53,30 @@ class Sight:
         """Take which sources a process of the server has; one that is asked again keeps its age."""
         self._lives = not sql
         if sql:
-            self._sources.setdefault(SQL, _Source(now_ns, wall_ns, "SQL has not answered yet"))
-        elif (known := self._sources.get(SQL)) is not None:  # it was used, and cannot be now
+            new = _Source(now_ns, wall_ns, "SQL has not answered yet")
+            self._sources.setdefault(HEARTBEAT, new)
+        elif (known := self._sources.get(HEARTBEAT)) is not None:  # it was used, and cannot be now
             known.why = "SQL is not used any more"
 
     def sample(self, sample: Sample) -> None:
         """Take a sample of any collector."""
-        if sample.source != HEARTBEAT:
-            return
-        values, error = sample.values, sample.error
-        self.owes = error is not None and values.get(UNANSWERED, 0.0) > 0.0
-        if error is None or _CODE in values or values.get(UNANSWERED) == 0.0:
-            self._lives = True
-        if error is None or UNANSWERED in values:
-            self._know(SQL, sample.clock_ns, sample.time_ns)
+        values, error, source = sample.values, sample.error, sample.source
+        if source == HEARTBEAT:
+            self.owes = error is not None and values.get(UNANSWERED, 0.0) > 0.0
+            if error is None or _CODE in values or values.get(UNANSWERED) == 0.0:
+                self._lives = True
             if error is None:
                 self.answered_ns = sample.time_ns
-        elif (known := self._sources.get(SQL)) is not None:
+        elif source not in _AFTER_FIRST:
+            return
+        elif error is None and source not in self._sources:
+            self._sources[source] = _Source(sample.clock_ns, sample.time_ns)
+        if source == HEARTBEAT and UNANSWERED in values:  # that it hangs is known of all
+            for name in self._sources.keys() - {WAITS}:
+                self._know(name, sample.clock_ns, sample.time_ns)
+        elif error is None:
+            self._know(source, sample.clock_ns, sample.time_ns)
+        elif (known := self._sources.get(source)) is not None:
             known.why = error.partition("; tried again in ")[0]
 
     def waits(self, now_ns: int, wall_ns: int) -> None:
@@ -83,7 +92,11 @@ class Sight:
     def blind(self, now_ns: int) -> tuple[float, int, str] | None:
         """Return for how many seconds a source has been unknown, since when by the wall clock, and
         why; None: all are known."""
-        found = [one for one in self._sources.values() if now_ns - one.known_ns > self._blink_ns]
+        found = [
+            source
+            for name, source in self._sources.items()
+            if now_ns - source.known_ns > self._blink_ns + LONG_BLINK_NS * (name in _AFTER_FIRST)
+        ]
         if not found:
             return None
         oldest = min(found, key=lambda one: one.known_ns)

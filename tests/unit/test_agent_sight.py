@@ -99,3 +99,23 @@ def test_sql_that_was_used_and_cannot_be_any_more_is_missed() -> None:
     one.see(beat(1))
     one.use(2, sql=False)
     assert one.at(70)["agent.blind_s"] == 69
+
+
+def listed(second: float, error: str | None = None) -> Sample:
+    ns = int(second * NS)
+    return Sample("processlist", ns, ns, error=error)
+
+
+def test_a_collector_that_has_worked_is_missed_though_the_server_answers() -> None:
+    one = Watched()
+    one.see(listed(1, "PROCESS is missing"))
+    for second in range(1, 90):
+        one.see(beat(second))
+    assert one.at(90)["agent.blind_s"] == 0, "the account never had the right"
+    one.see(listed(90))
+    for second in range(91, 190):
+        one.see(beat(second), listed(second, "PROCESS is missing"))
+    assert one.sight.blind(190 * NS) == (100, 90 * NS, "PROCESS is missing")
+    for second in range(190, 290):
+        one.see(beat(second, "late", heartbeat__unanswered_ms=9.0), listed(second, "late"))
+    assert one.at(290)["agent.blind_s"] == 0, "it hangs"
