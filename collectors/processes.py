@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -25,6 +25,7 @@ from stallscope.server.families import family
 __all__ = [
     "MAX_PROCESSES",
     "PROC",
+    "Choose",
     "NotRunningError",
     "ProcessInfo",
     "Selector",
@@ -115,6 +116,10 @@ class Server(msgspec.Struct, frozen=True):
     ports: tuple[int, ...] = ()
     datadir: str | None = None
     """As the server itself sees it."""
+    uid: int | None = None
+    """The effective user of its main process; None: not known."""
+    chosen: bool = False
+    """The user means this very process: by its pid, or as pins.Guard finds it."""
 
     @property
     def name(self) -> str:
@@ -131,31 +136,41 @@ class Server(msgspec.Struct, frozen=True):
         return " ".join(parts)
 
 
+Choose = Callable[[list[Server]], list[Server]]
+"""Returns those of the servers of a name that may be meant. Raises: NotRunningError."""
+
+
 def resolve(
-    targets: Sequence[str], selector: Selector, *, proc: Path = PROC
+    targets: Sequence[str],
+    selector: Selector,
+    *,
+    proc: Path = PROC,
+    choose: Choose | None = None,
 ) -> tuple[tuple[int, ...], tuple[Server, ...]]:
     """Turn the user's words into process ids, and the servers that they belong to.
 
     Several numbers are one capture. Raises StallscopeError where nothing or more than one server
-    answers to a name.
+    answers to a name; ``choose`` may know better.
     """
     if not targets:
         if not selector:
             raise UsageError("which server? give -p PID or -p NAME, or --socket, --port, --datadir")
-        servers = [find_server(None, selector, proc=proc)]
+        servers = [find_server(None, selector, proc=proc, choose=choose)]
     else:
-        servers = [find_server(target, selector, proc=proc) for target in targets]
+        servers = [find_server(one, selector, proc=proc, choose=choose) for one in targets]
     pids = dict.fromkeys(pid for server in servers for pid in server.pids)
     return tuple(pids), tuple(servers)
 
 
-def find_server(target: str | None, selector: Selector, *, proc: Path = PROC) -> Server:
+def find_server(
+    target: str | None, selector: Selector, *, proc: Path = PROC, choose: Choose | None = None
+) -> Server:
     """Find the one server that a number or a name and the selector stand for."""
     if target is not None and re.fullmatch(r"[0-9]+", target):
         return _by_pid(target, selector, proc)
     if target is not None and (not target or "/" in target or target.startswith("-")):
         raise UsageError(f"-p takes a process id or the name of a program, not {target!r}")
-    return _by_name(target, selector, proc)
+    return _by_name(target, selector, proc, choose)
 
 
 def _by_pid(target: str, selector: Selector, proc: Path) -> Server:
@@ -178,10 +193,12 @@ def _by_pid(target: str, selector: Selector, proc: Path) -> Server:
     if not matches:
         why = "" if matches is False else f" as far as is known: {asking.SILENT}"
         raise StallscopeError(f"process {pid} has no {selector}{why}; it is {server}")
-    return server
+    return msgspec.structs.replace(server, chosen=True)
 
 
-def _by_name(name: str | None, selector: Selector, proc: Path) -> Server:
+def _by_name(
+    name: str | None, selector: Selector, proc: Path, choose: Choose | None = None
+) -> Server:
     everything = list(_processes(proc))
     if name is None:
         found = [p for p in everything if family(p.exe, p.comm) is not None]
@@ -193,6 +210,8 @@ def _by_name(name: str | None, selector: Selector, proc: Path) -> Server:
         raise NotRunningError(f"no process named {what}{_running_servers(everything)}")
     answers = [(server, _matches(proc, server, selector)) for server in servers]
     matching = [server for server, matches in answers if matches]
+    if matching and choose is not None:
+        matching = choose(matching)
     if len(matching) == 1:
         return matching[0]
     if not matching:
@@ -232,7 +251,9 @@ def seen_again(server: Server) -> Server | None:
     if main is None or main.start_time != server.main.start_time:
         return None
     again = _server(PROC, main, [main])
-    return msgspec.structs.replace(again, pids=server.pids, left_out=server.left_out)
+    return msgspec.structs.replace(
+        again, pids=server.pids, left_out=server.left_out, chosen=server.chosen
+    )
 
 
 def listens(server: Server) -> bool:
@@ -282,6 +303,7 @@ def _same_program(a: ProcessInfo, b: ProcessInfo) -> bool:
 
 def _server(proc: Path, main: ProcessInfo, members: Sequence[ProcessInfo]) -> Server:
     ports, sockets = _listening(proc, main.pid)
+    ids = owner(main.pid, proc)
     return Server(
         main=main,
         pids=tuple(p.pid for p in members[:MAX_PROCESSES]),
@@ -289,6 +311,7 @@ def _server(proc: Path, main: ProcessInfo, members: Sequence[ProcessInfo]) -> Se
         sockets=sockets or _absolute(proc, main.pid, _option(main.argv, "--socket", "-S")),
         ports=ports or _as_port(_option(main.argv, "--port", "-P")),
         datadir=_datadir(proc, main),
+        uid=None if ids is None else ids[0],
     )
 
 
@@ -400,9 +423,9 @@ def namespace_pids(pid: int) -> tuple[int, ...]:
     return tuple(int(field) for field in fields if field.isdigit())
 
 
-def owner(pid: int) -> tuple[int, int] | None:
+def owner(pid: int, proc: Path = PROC) -> tuple[int, int] | None:
     """Return the effective user and group of a process; None where it has ended."""
-    status = PROC / str(pid) / "status"
+    status = proc / str(pid) / "status"
     ids = [_status_fields(status, name)[1:2] for name in ("Uid", "Gid")]
     if not all(field and field[0].isdigit() for field in ids):
         return None

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import BinaryIO
 
-__all__ = ["HOLD_SECONDS", "PATIENCE_SECONDS", "identity", "read", "take"]
+__all__ = ["HOLD_SECONDS", "PATIENCE_SECONDS", "identity", "owner", "read", "take"]
 
 PATIENCE_SECONDS = 0.5
 HOLD_SECONDS = 10.0
@@ -28,8 +28,9 @@ _CHUNK = 16 << 10
 # statx(2): include/uapi/linux/fcntl.h, stat.h
 _FROM_HERE = -100  # AT_FDCWD
 _NO_AUTOMOUNT_DONT_SYNC = 0x800 | 0x4000
-_WANTED = 0x100  # STATX_INO
-_STATX = struct.Struct("=32xQ96xII112x")  # stx_ino, stx_dev_major, stx_dev_minor
+_WANTED = 0x10A  # STATX_MODE, STATX_UID, STATX_INO
+# stx_uid, stx_mode, stx_ino, stx_dev_major, stx_dev_minor
+_STATX = struct.Struct("=20xI4xH2xQ96xII112x")
 _statx = getattr(ctypes.CDLL(None, use_errno=True), "statx", None)
 
 
@@ -107,10 +108,23 @@ def identity(link: Path) -> tuple[int, int] | None:
     Neither a network's server nor the program of a FUSE file system is asked, who may not answer:
     os.stat() would wait for them, and could not be ended.
     """
+    found = _status(link)
+    if found is None:
+        return None
+    _, _, inode, major, minor = found
+    return os.makedev(major, minor), inode
+
+
+def owner(link: Path) -> tuple[int, int] | None:
+    """Return user and mode of what a link of /proc leads to, in the same way."""
+    found = _status(link)
+    return None if found is None else (found[0], found[1])
+
+
+def _status(link: Path) -> tuple[int, ...] | None:
     if _statx is None:
         return None
     found = ctypes.create_string_buffer(_STATX.size)
     if _statx(_FROM_HERE, os.fsencode(link), _NO_AUTOMOUNT_DONT_SYNC, _WANTED, found):
         return None
-    inode, major, minor = _STATX.unpack(found.raw)
-    return os.makedev(major, minor), inode
+    return _STATX.unpack(found.raw)

@@ -17,8 +17,9 @@ from typing import Self
 import msgspec
 
 from stallscope.base.errors import StallscopeError
-from stallscope.collectors import processes, rings
+from stallscope.collectors import pins, processes, rings
 from stallscope.collectors.ownthreads import Ignoring
+from stallscope.collectors.pins import Guard
 from stallscope.collectors.probe import ProbeError
 from stallscope.collectors.probecommands import command
 from stallscope.collectors.probestream import Stream
@@ -178,18 +179,15 @@ class Follower:
         self._pause = min(self._pause * 1.5, _LONGEST_PAUSE)
 
 
-def find_again(name: str, selector: Selector) -> Callable[[Server], Server]:
-    """Return how to find a server by name; where several match, the one with the same data."""
+def find_again(
+    name: str, selector: Selector, guard: Guard | None = None
+) -> Callable[[Server], Server]:
+    """Return how to find a server by name: of several programs the one that the server was, as
+    ``guard`` knows it, or else as the process before was."""
 
     def find(old: Server) -> Server:
-        try:
-            return processes.find_server(name, selector)
-        except NotRunningError:
-            raise
-        except StallscopeError:
-            if selector or old.datadir is None:
-                raise
-            return processes.find_server(name, Selector(datadir=old.datadir))
+        known = Guard(pin=pins.of(old)) if guard is None else guard
+        return processes.find_server(name, selector, choose=known.choose)
 
     return find
 

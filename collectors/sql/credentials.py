@@ -12,6 +12,7 @@ from stallscope.base.errors import UsageError
 from stallscope.collectors import rootpath
 from stallscope.collectors.paths import asking
 from stallscope.collectors.processes import Server
+from stallscope.collectors.sql import peers
 from stallscope.collectors.sql.login import DEFAULT_PORT, TLS_MODES, Login, Tls, default_user
 from stallscope.collectors.sql.optionfiles import GROUPS, Setting, Sources, read
 
@@ -53,6 +54,8 @@ def find(
     found = read(sources, groups=(*GROUPS, OWN_GROUP), environment=env, folders=folders)
     given = options(found.settings)
     login = _login(given, env, found.files)
+    if server is not None:
+        login = msgspec.structs.replace(login, peer=peers.of(server))
     by_default = sources.defaults_file is None and sources.defaults_extra_file is None
     if login.host is None and server is not None and (by_default or login.socket is None):
         # Packages set a socket in the default files: it may be that of another server.

@@ -8,6 +8,8 @@ import pwd
 
 import msgspec
 
+from stallscope.collectors.sql.peers import Peer
+
 __all__ = ["DEFAULT_PORT", "TLS_MODES", "Login", "Tls", "default_user"]
 
 TLS_MODES = ("disabled", "preferred", "required", "verify-ca", "verify-identity")
@@ -46,6 +48,8 @@ class Login(msgspec.Struct, frozen=True):
     """The password may be sent as it is, where the connection is encrypted or local."""
     sources: tuple[str, ...] = ()
     """The files and variables that the options came from."""
+    peer: Peer | None = None
+    """The server that must answer; None: the user has named an address alone."""
 
     def __repr__(self) -> str:
         """Without the password: this text can get into logs."""

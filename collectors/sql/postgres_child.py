@@ -20,6 +20,8 @@ from psycopg import Error, pq
 from psycopg.conninfo import make_conninfo
 
 from stallscope.base.text import one_line
+from stallscope.collectors.sql import peers
+from stallscope.collectors.sql.failures import ConnectError, RefusedError
 from stallscope.collectors.sql.identity import PROGRAM, TAG, listener
 from stallscope.collectors.sql.postgres_messages import Answer, Failed, Hello, Opened, Query, Reply
 
@@ -44,6 +46,10 @@ PARAMETERS = {
     "keepalives_count": "3",
     "tcp_user_timeout": "60000",
 }
+_VERIFIED = (b"verify-ca", b"verify-full")
+"""Values of libpq's sslmode."""
+_ERROR = b"E"
+"""The first byte of a message that says why a server takes no login."""
 _ENCODING = "22"
 """Class of SQLSTATE: a text that the server cannot convert."""
 
@@ -53,16 +59,22 @@ class _GoneError(Exception):
 
 
 class _ServerError(Exception):
-    def __init__(self, text: str, state: str | None = None, *, lost: bool = False) -> None:
+    def __init__(
+        self, text: str, state: str | None = None, *, lost: bool = False, stranger: bool = False
+    ) -> None:
         super().__init__(text)
-        self.failed = Failed(one_line(text, 400), state, lost)
+        self.failed = Failed(one_line(text, 400), state, lost, stranger)
 
 
 class _Server:
     """One connection with the server."""
 
-    def __init__(self, parameters: dict[str, str], parent: socket.socket) -> None:
+    def __init__(
+        self, parameters: dict[str, str], parent: socket.socket, peer: peers.Peer | None, where: str
+    ) -> None:
         self._parent = parent
+        self._peer = peer
+        self._where = where
         conninfo = make_conninfo("", **{**PARAMETERS, **parameters})
         self._raw = pq.PGconn.connect_start(conninfo.encode())
         self._connect()
@@ -101,6 +113,7 @@ class _Server:
     def _connect(self) -> None:
         raw = self._raw
         while raw.status != pq.ConnStatus.BAD:
+            self._check()
             match raw.connect_poll():
                 case pq.PollingStatus.OK:
                     raw.nonblocking = 1
@@ -115,6 +128,27 @@ class _Server:
         if raw.needs_password:
             text = f"the server asks for a password: {text}"
         raise _ServerError(text, lost=True)
+
+    def _check(self) -> None:
+        """Check who answers: libpq sends a password to who asks for it. It can connect again, to
+        another address. Raises: _ServerError."""
+        try:
+            descriptor = os.dup(self._raw.socket)
+        except (OSError, Error):
+            return  # there is none yet
+        with socket.socket(fileno=descriptor) as end:
+            try:
+                if end.family == socket.AF_UNIX:
+                    peers.check_local(end, self._peer, self._where)
+                elif _first(end) not in (b"", _ERROR):
+                    verified = any(
+                        one.keyword == b"sslmode" and one.val in _VERIFIED for one in self._raw.info
+                    )
+                    peers.check_network(end, self._peer, self._where, verified=verified)
+            except ConnectError as error:
+                stranger = isinstance(error, RefusedError)
+                self._raw.finish()
+                raise _ServerError(str(error), lost=True, stranger=stranger) from error
 
     def _next(self) -> pq.abc.PGresult | None:
         raw = self._raw
@@ -148,6 +182,14 @@ class _Server:
         return None
 
 
+def _first(end: socket.socket) -> bytes:
+    """Return the first byte that waits to be read; empty: none does."""
+    try:
+        return end.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except OSError:
+        return b""
+
+
 def _texts(result: pq.abc.PGresult, row: int) -> list[str | None]:
     values = (result.get_value(row, column) for column in range(result.nfields))
     return [None if v is None else v[:MAX_VALUE].decode("utf-8", "replace") for v in values]
@@ -157,11 +199,12 @@ class _Child:
     def __init__(self, parent: socket.socket) -> None:
         self._parent = parent
         self._lines = parent.makefile("rb")
+        self._hello = Hello({})
         self._parameters: dict[str, str] = {}
 
     def run(self) -> None:
         """Log in, and answer until the parent closes."""
-        hello = msgspec.json.decode(self._lines.readline(MAX_REQUEST), type=Hello)
+        self._hello = hello = msgspec.json.decode(self._lines.readline(MAX_REQUEST), type=Hello)
         self._parameters = hello.parameters
         if hello.becomes is not None or not hello.uses_passfile:
             os.environ["PGPASSFILE"] = os.devnull
@@ -185,14 +228,17 @@ class _Child:
 
     def _login(self, instead: str | None) -> _Server:
         try:
-            return _Server(self._parameters, self._parent)
+            return self._connected(self._parameters)
         except _ServerError as error:
             role = self._parameters.get("user")
             # The role's name is in each language.
             if instead is None or f'"{role}"' not in error.failed.text:
                 raise
         self._parameters = {**self._parameters, "user": instead}
-        return _Server(self._parameters, self._parent)
+        return self._connected(self._parameters)
+
+    def _connected(self, parameters: dict[str, str]) -> _Server:
+        return _Server(parameters, self._parent, self._hello.peer, self._hello.where)
 
     def _answer(self, server: _Server, query: Query) -> Answer:
         if query.database is not None:
@@ -208,7 +254,7 @@ class _Child:
 
     def _elsewhere(self, query: Query, database: str) -> Answer:
         try:
-            other = _Server({**self._parameters, "dbname": database}, self._parent)
+            other = self._connected({**self._parameters, "dbname": database})
         except _ServerError as error:
             raise _ServerError(error.failed.text, error.failed.state) from error
         try:

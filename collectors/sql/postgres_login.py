@@ -21,7 +21,9 @@ from stallscope.base.errors import UsageError
 from stallscope.collectors import postmaster, processes, rootpath
 from stallscope.collectors.paths import asking
 from stallscope.collectors.processes import Server
+from stallscope.collectors.sql import peers
 from stallscope.collectors.sql.login import default_user
+from stallscope.collectors.sql.peers import Peer
 from stallscope.server.families import family
 
 __all__ = ["DATABASE", "ROLE", "PostgresLogin", "find"]
@@ -56,6 +58,8 @@ class PostgresLogin(msgspec.Struct, frozen=True):
     """That user; None: not known, or that of this process."""
     uses_passfile: bool = True
     """libpq may look for a password in PGPASSFILE."""
+    peer: Peer | None = None
+    """The server that must answer; None: the user has named an address alone."""
 
     def __repr__(self) -> str:
         """Without the password: this text can get into logs."""
@@ -141,7 +145,9 @@ def _of_process(server: Server, login: PostgresLogin) -> PostgresLogin:
     """Add the socket and the user of the process: of a backend, those of its parent."""
     parent = processes.read(server.main.ppid)
     if parent is not None and family(parent.exe, parent.comm) == "postgres":
-        server = processes.find_server(str(parent.pid), processes.Selector())
+        above = processes.find_server(str(parent.pid), processes.Selector())
+        server = msgspec.structs.replace(above, chosen=server.chosen)
+    login = msgspec.structs.replace(login, peer=peers.of(server))
     pid = server.main.pid
     owner = processes.owner(pid)
     if owner is not None:

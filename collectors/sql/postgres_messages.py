@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import msgspec
 
+from stallscope.collectors.sql.peers import Peer
+
 __all__ = ["MAX_LINE", "Answer", "Failed", "Hello", "Opened", "Query", "Reply"]
 
 MAX_LINE = 64 << 20
@@ -27,6 +29,10 @@ class Hello(msgspec.Struct, frozen=True):
     """Without it libpq looks for no password."""
     instead: str | None = None
     """The role to try where the server does not take the first one."""
+    peer: Peer | None = None
+    """The server that must answer."""
+    where: str = ""
+    """Its address, for messages."""
 
 
 class Query(msgspec.Struct, frozen=True):
@@ -66,6 +72,8 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
     state: str | None = None
     """SQLSTATE, where the server refused a statement."""
     lost: bool = False
+    stranger: bool = False
+    """Another program answers than the server."""
 
 
 Reply = Opened | Answer | Failed

@@ -181,7 +181,14 @@ class _Child:
     def login(self) -> PostgresSession:
         """Let it log in."""
         login = self._login
-        hello = Hello(self._parameters(), login.becomes, login.uses_passfile, login.instead)
+        hello = Hello(
+            self._parameters(),
+            login.becomes,
+            login.uses_passfile,
+            login.instead,
+            login.peer,
+            login.where,
+        )
         reply = self._exchange(hello)
         if isinstance(reply, Opened):
             session = PostgresSession(self, reply, None if login.service else login.database)
@@ -192,6 +199,8 @@ class _Child:
                 )
             return session
         said = self.shown(reply.text) if isinstance(reply, Failed) else "out of turn"
+        if isinstance(reply, Failed) and reply.stranger:
+            raise RefusedError(said)
         if _REFUSED.search(said):
             raise RefusedError(f"the server refuses {login}: {said}")
         raise ConnectError(f"no connection as {login}: {said}", full=_FULL.search(said) is not None)

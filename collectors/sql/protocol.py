@@ -26,6 +26,7 @@ from stallscope.base.errors import StallscopeError
 from stallscope.base.text import one_line
 from stallscope.collectors import ownthreads
 from stallscope.collectors.paths import asking
+from stallscope.collectors.sql import peers
 from stallscope.collectors.sql.authentication import Plugins
 from stallscope.collectors.sql.failures import (
     AbortedLoginError,
@@ -43,6 +44,9 @@ __all__ = ["Row", "Rows", "SqlSession", "connect", "reach"]
 Row = tuple[Any, ...]
 
 _MAX_PACKET = 16 << 20
+_HEADER = 4
+_ERROR = 0xFF
+"""The first byte of a packet that says why a server takes no login."""
 _KEEPALIVE = (
     (socket.TCP_KEEPIDLE, 30),
     (socket.TCP_KEEPINTVL, 10),
@@ -378,6 +382,7 @@ def connect(login: Login, end: socket.socket, seconds: float | None = None) -> S
 def _connect(login: Login, end: socket.socket, seconds: float | None) -> SqlSession:
     local = login.socket is not None
     raw = _prepared(login, local)
+    _check(login, end, seconds)
     _limit(raw, seconds)
     if local:
         raw._secure = True  # type: ignore[attr-defined]
@@ -395,6 +400,22 @@ def _connect(login: Login, end: socket.socket, seconds: float | None) -> SqlSess
         return session
     except (pymysql.err.Error, OSError, EOFError, ValueError, TypeError, IndexError) as error:
         raise _connect_failure(login, error) from error
+
+
+def _check(login: Login, end: socket.socket, seconds: float | None) -> None:
+    """Check who answers, before anything is sent. Raises: ConnectError."""
+    if end.family == socket.AF_UNIX:
+        peers.check_local(end, login.peer, login.where)
+        return
+    end.settimeout(seconds)
+    try:
+        # The kernel knows who has accepted a connection, and not who will.
+        first = end.recv(_HEADER + 1, socket.MSG_PEEK | socket.MSG_WAITALL)
+    except OSError as error:
+        raise _connect_failure(login, error) from error
+    if first and first[_HEADER:] != bytes([_ERROR]):  # a refusal ends the login by itself
+        verified = login.tls.mode in ("verify-ca", "verify-identity")
+        peers.check_network(end, login.peer, login.where, verified=verified)
 
 
 def _limit(raw: pymysql.Connection[Any], seconds: float | None) -> None:

@@ -23,6 +23,7 @@ from stallscope.agent.systemd import ServiceManager
 from stallscope.agent.waiting import wait_for
 from stallscope.base.errors import StallscopeError
 from stallscope.base.threads import Pulse, place_of, traced
+from stallscope.collectors.pins import Guard
 from stallscope.collectors.processes import NotRunningError, Server
 from stallscope.store.locking import Locked
 
@@ -65,10 +66,12 @@ class WatchedServer:
         find: Callable[[], Server],
         make: Callable[[Server, WatchedServer], AbstractContextManager[Agent]],
         target: str | None = None,
+        guard: Guard | None = None,
     ) -> None:
         """``make``: the agent of this server, and what must be held while it runs. ``target``: the
-        name of its program, or its pid, where that is known."""
+        name of its program, or its pid, where that is known. ``guard``: knows what it was."""
         self.name = name
+        self._guard = Guard() if guard is None else guard
         self._target = target
         self._find = find
         self._make = make
@@ -134,7 +137,7 @@ class WatchedServer:
         agent = self._running
         if agent is not None:
             return agent.liveness.health(time.monotonic_ns())
-        state = AgentState(self._target or self.name, None)
+        state = AgentState(self._target or self.name, None, others=self._guard.others)
         silent = round(self._pulse.age, 3)
         if self.state == "failed":
             return AgentHealth("failed", state, silent, tuple(self.problems()))

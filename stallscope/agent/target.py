@@ -12,6 +12,7 @@ from collections.abc import Callable
 from stallscope.agent.candidates import SEARCH_SECONDS, STARTING_SECONDS, Candidates
 from stallscope.base.errors import StallscopeError
 from stallscope.collectors import exits, processes
+from stallscope.collectors.pins import Guard
 from stallscope.collectors.processes import NotRunningError, Selector, Server
 from stallscope.collectors.waits import find_again
 from stallscope.model.incident import TargetEntry
@@ -28,28 +29,24 @@ LONGEST_STARTING_PAUSE_NS = 10_000_000_000
 """The longest pause: a server can need hours for its recovery before it listens."""
 
 
-def finder(target: str | None, selector: Selector, server: Server) -> Callable[[Server], Server]:
+def finder(
+    target: str | None, selector: Selector, server: Server, guard: Guard
+) -> Callable[[Server], Server]:
     """Return how to find the server again: by the user's words. A restarted server has another pid:
-    in place of a pid its program's name is used, and its data directory.
+    in place of a pid its program's name is used.
     """
-    if target is None or not target.isdecimal():
-        return find_again(target or server.name, selector)
-    of_name = find_again(server.name, selector)
-
-    def find(old: Server) -> Server:
-        found = of_name(old)
-        if old.datadir and found.datadir and found.datadir != old.datadir:
-            raise NotRunningError(f"no {server.name} with the data of {old.datadir}")
-        return found
-
-    return find
+    named = target is not None and not target.isdecimal()
+    return find_again(target if named and target else server.name, selector, guard)
 
 
 class Target:
     """A server, and its next process when it has ended."""
 
-    def __init__(self, server: Server, find: Callable[[Server], Server]) -> None:
+    def __init__(
+        self, server: Server, find: Callable[[Server], Server], guard: Guard | None = None
+    ) -> None:
         self._find = find
+        self._guard = Guard() if guard is None else guard
         self._descriptor = -1
         self._candidates = Candidates(server.name)
         self._lost_ns = 0
@@ -68,6 +65,11 @@ class Target:
     def running(self) -> bool:
         """Return whether it ran at the last poll."""
         return self._descriptor >= 0
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """Return the programs of the server's name that are not watched, and why."""
+        return () if self.running else self._guard.others
 
     def entry(self) -> TargetEntry:
         """Return the target as an incident records it."""
@@ -121,6 +123,7 @@ class Target:
 
     def _follow(self, server: Server) -> None:
         self.server = server
+        self._guard.seen(server)
         self._listens = processes.listens(server)
         self._starting = True
         """Its addresses may still change."""
@@ -148,6 +151,7 @@ class Target:
         self.server = again
         if self._life is not None:
             self._life.listens(again.sockets)
+        self._guard.seen(again)
         self._listens = listens
         self._starting = changed or not listens  # it opens its sockets one after the other
         return changed

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from stallscope.agent import backends, cronstate, sources
+from stallscope.agent import backends, cronstate, pinfile, sources
 from stallscope.agent.backends import CaptureBackend
 from stallscope.agent.environment import Plan
 from stallscope.agent.events import Put
@@ -37,6 +37,7 @@ from stallscope.agent.verdict_process.client import VerdictProcess
 from stallscope.base.errors import StallscopeError
 from stallscope.base.priority import raise_priority
 from stallscope.base.threads import server_of_thread
+from stallscope.collectors.pins import Guard
 from stallscope.collectors.processes import Server
 from stallscope.collectors.serverlabels import labels_of
 from stallscope.collectors.triggers.settings import AgentSettings, StorageSettings
@@ -322,24 +323,35 @@ class _Servers:
         return next(one for one in self.configuration.servers if one.name == name)
 
     def _watched(self, settings: ServerSettings) -> WatchedServer:
+        guard = Guard(settings.users)
+        dest = _store.writing_dest(settings.options)
+
         def find() -> Server:
             now = self.settings_of(settings.name)
-            targets = [] if now.options.pid is None else [now.options.pid]
-            return _rings.resolve(now.options, targets, now.selector)[1][0]
+            pid = now.options.pid
+            targets = [] if pid is None else [pid]
+            if guard.pin is None and not (pid or "").isdecimal():
+                guard.pin = pinfile.load(dest, now.words)
+            return _rings.resolve(now.options, targets, now.selector, guard.choose)[1][0]
 
         def make(server: Server, watched: WatchedServer) -> AbstractContextManager[Agent]:
-            return self._agent(settings.name, server, watched)
+            return self._agent(settings.name, server, watched, guard)
 
-        return WatchedServer(settings.name, find, make, settings.options.pid)
+        return WatchedServer(settings.name, find, make, settings.options.pid, guard)
 
     @contextlib.contextmanager
-    def _agent(self, name: str, server: Server, watched: WatchedServer) -> Iterator[Agent]:
+    def _agent(
+        self, name: str, server: Server, watched: WatchedServer, guard: Guard
+    ) -> Iterator[Agent]:
         """Yield the agent of one server. Raises: ServerBusy where another one watches it."""
         settings = self.settings_of(name)
         options = settings.options
         store = Store.open(_store.writing_dest(options))
         with self._hold(store.dest, server) as state:
             folder = self._folder(store.dest, name)
+            target = Target(server, finder(options.pid, settings.selector, server, guard), guard)
+            if state is not None and guard.pin is not None:
+                pinfile.save(state, settings.words, guard.pin)
             environment = CommandEnvironment(
                 lambda: self.settings_of(name),
                 server,
@@ -355,7 +367,7 @@ class _Servers:
             made = Agent(
                 self._plan,
                 settings.agent,
-                Target(server, finder(options.pid, settings.selector, server)),
+                target,
                 store,
                 folder,
                 environment,

@@ -96,6 +96,12 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     server = parser.add_argument_group("server")
     server.add_argument("-p", "--pid", metavar="PID|NAME", help="process id or program name")
     _options.add_place_arguments(server)
+    server.add_argument(
+        "--server-user",
+        metavar="USER",
+        help="the user, by name or number, that the server runs as: programs of others are not"
+        " watched, and get no password",
+    )
     _sql.add_sql_arguments(parser)
     what = parser.add_argument_group("captures")
     what.add_argument(

@@ -15,6 +15,7 @@ import msgspec
 
 from stallscope.base.errors import StallscopeError, UsageError
 from stallscope.base.text import one_line
+from stallscope.collectors import pins
 from stallscope.collectors.processes import Selector
 from stallscope.collectors.triggers import triggerfile
 from stallscope.collectors.triggers.settings import AgentSettings
@@ -52,6 +53,17 @@ class ServerSettings(msgspec.Struct, frozen=True):
         """Return what the options say about the server in addition to its name."""
         options = self.options
         return Selector(socket=options.socket, port=options.port, datadir=options.datadir)
+
+    @property
+    def users(self) -> frozenset[int]:
+        """Return the user that the server runs as, where it is said. Raises: UsageError."""
+        said = self.options.server_user
+        return frozenset() if said is None else frozenset({pins.user_id(said)})
+
+    @property
+    def words(self) -> str:
+        """Return what the options say about the server, for comparison."""
+        return f"{self.name}: {self.options.pid or ''} {self.selector}".strip()
 
 
 class Configuration(msgspec.Struct, frozen=True):
@@ -186,6 +198,8 @@ def _check(options: argparse.Namespace) -> None:
     _sql.asked_for(options)
     _rings.backend(options)
     _options.pack_dirs(options)
+    if options.server_user is not None:
+        pins.user_id(options.server_user)
     _notify.settings_of(options, AgentSettings())
 
 

@@ -7,7 +7,7 @@ import argparse
 
 from stallscope.base.errors import StallscopeError, UsageError
 from stallscope.collectors import processes, rings
-from stallscope.collectors.processes import Selector, Server
+from stallscope.collectors.processes import Choose, Selector, Server
 from stallscope.model.rings import Life, RingError
 
 __all__ = ["backend", "resolve"]
@@ -23,14 +23,17 @@ def backend(args: argparse.Namespace) -> str:
 
 
 def resolve(
-    args: argparse.Namespace, targets: list[str], selector: Selector
+    args: argparse.Namespace,
+    targets: list[str],
+    selector: Selector,
+    choose: Choose | None = None,
 ) -> tuple[tuple[int, ...], tuple[Server, ...]]:
     """Find the named servers, or else the server of the named ring."""
     folder = args.ring is not None and args.ring.is_dir()
     if folder and not (targets or selector):
         raise UsageError(f"{args.ring} is a directory: also give -p PID, or --ring FILE")
     if args.ring is None or folder or targets or selector:
-        pids, servers = processes.resolve(targets, selector)
+        pids, servers = processes.resolve(targets, selector, choose=choose)
         if args.ring is not None and not folder and len(pids) != 1:
             raise UsageError(
                 f"--ring FILE names one process's ring, and {len(pids)} processes were given"

@@ -25,6 +25,7 @@ __all__ = [
     "AGENT_LOCK",
     "CRON_LOCK",
     "CRON_STATE",
+    "PIN",
     "Holder",
     "ServerBusy",
     "ServerState",
@@ -33,6 +34,8 @@ __all__ = [
 AGENT_LOCK = "agent.lock"
 CRON_LOCK = "cron.lock"
 CRON_STATE = "state.json"
+PIN = "pin.json"
+"""What the server was when it was first watched."""
 
 _MAX_HOLDER = 4096
 _OPEN = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC

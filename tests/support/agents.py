@@ -128,7 +128,7 @@ def _event_line(event: str, incident: dict[str, Any]) -> str:
 
 @contextmanager
 def agent(
-    server: SqlServer | int,
+    server: SqlServer | int | str,
     dest: Path,
     *options: object,
     ready: str | None = READY,
@@ -137,7 +137,7 @@ def agent(
     python: Sequence[str] = (sys.executable,),
 ) -> Iterator[AgentProcess]:
     """Watch a server until the block ends."""
-    pid = server if isinstance(server, int) else server.pid
+    pid = server if isinstance(server, int | str) else server.pid
     words = [*python, "-m", "stallscope", command, "-p", pid, "--dest", dest, "--json"]
     process = subprocess.Popen(
         [str(word) for word in (*words, *options)],

@@ -9,14 +9,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import msgspec
-import pytest
-
 from stallscope.agent.clock import NS
-from stallscope.agent.target import Target, finder
+from stallscope.agent.target import Target
 from stallscope.base.errors import StallscopeError
 from stallscope.collectors import processes
-from stallscope.collectors.processes import NotRunningError, Selector, Server
+from stallscope.collectors.processes import NotRunningError, Server
 from tests.unit.agentlog import Messages
 
 LISTEN = """\
@@ -150,18 +147,3 @@ def test_one_that_listens_already_has_grown_up(tmp_path: Path) -> None:
         server = processes.seen_again(old.server())
         assert server is not None
         assert [Polling(server).poll() for _ in range(2)] == [None, None]
-
-
-def test_in_place_of_a_pid_a_server_with_other_data_is_not_followed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    with process() as before, process() as after:
-        old = msgspec.structs.replace(before.server(), datadir="/data/a")
-        other = msgspec.structs.replace(after.server(), datadir="/data/b")
-        monkeypatch.setattr(processes, "find_server", lambda name, selector: other)
-        find = finder(str(before.process.pid), Selector(), old)
-        with pytest.raises(NotRunningError, match="the data of /data/a"):
-            find(old)
-        assert finder(old.name, Selector(), old)(old) == other, "the user gave the name"
-        assert find(msgspec.structs.replace(old, datadir="/data/b")) == other
-        assert find(msgspec.structs.replace(old, datadir=None)) == other

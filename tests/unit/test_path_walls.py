@@ -18,6 +18,7 @@ CHILD = PATHS / "child.py"
 KERNEL = "files of /proc and /sys, which wait for no disk"
 PROGRAM = "the program's own files, and what PATH names"
 USER = "files that the user of the command names, or has made"
+HOST = "the host's list of its users, and files of /proc"
 CHECKED = "folders that paths/ has found to be of this user or of root"
 ALLOWED = {
     "calibration/stored.py": USER,
@@ -41,6 +42,7 @@ ALLOWED = {
     "ownclaims.py": CHECKED,
     "ownthreads.py": KERNEL,
     "packs.py": USER,
+    "pins.py": HOST,
     "poke/records.py": USER,
     "preload.py": USER,
     "probe.py": PROGRAM,
@@ -50,6 +52,7 @@ ALLOWED = {
     "serverkey.py": KERNEL,
     "snapshot.py": USER,
     "sql/commitclients.py": KERNEL,
+    "sql/peers.py": KERNEL,
     "symbols.py": USER,
     "syncprobe.py": USER,
 }

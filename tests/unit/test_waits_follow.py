@@ -15,7 +15,7 @@ import pytest
 from stallscope.base.errors import StallscopeError
 from stallscope.collectors import processes, waits
 from stallscope.collectors.probestream import Stream
-from stallscope.collectors.processes import NotRunningError, Selector, Server
+from stallscope.collectors.processes import Choose, NotRunningError, Selector, Server
 from tests.support.servers import PATIENCE
 from tests.unit.programs import python_program
 
@@ -26,7 +26,7 @@ def server(pid: int, start_time: int = 1, datadir: str | None = "/data/a") -> Se
     info = processes.read(os.getpid())
     assert info is not None
     main = msgspec.structs.replace(info, pid=pid, start_time=start_time, exe="/usr/sbin/mysqld")
-    return Server(main=main, pids=(pid, pid + 1), datadir=datadir)
+    return Server(main=main, pids=(pid, pid + 1), datadir=datadir, uid=os.geteuid())
 
 
 @pytest.fixture
@@ -100,32 +100,20 @@ def test_a_watch_that_ends_waits_for_nobody(stream: Stream, gone: int) -> None:
         assert follower.tick(stream) == math.inf
 
 
-def two_of_a_name(monkeypatch: pytest.MonkeyPatch) -> dict[str, Server]:
-    by_folder = {"/data/a": server(11), "/data/b": server(12, datadir="/data/b")}
+def test_what_follows_is_what_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of several the one with its data; and no other, even where it is the only one."""
+    found = [server(11), server(12, datadir="/data/b")]
 
-    def find_server(name: str, selector: Selector) -> Server:
-        assert name == "mysqld"
-        if selector.datadir is None:
-            raise StallscopeError("2 servers answer to mysqld")
-        if selector.datadir not in by_folder:
-            raise NotRunningError(f"no mysqld with datadir {selector.datadir}")
-        return by_folder[selector.datadir]
+    def find_server(name: str, selector: Selector, choose: Choose) -> Server:
+        assert (name, selector) == ("mysqld", asked)
+        (one,) = choose(found)
+        return one
 
     monkeypatch.setattr(processes, "find_server", find_server)
-    return by_folder
-
-
-def test_of_two_the_one_with_its_data_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    by_folder = two_of_a_name(monkeypatch)
-    find: Find = waits.find_again("mysqld", Selector())
-    assert find(server(10, datadir="/data/b")) is by_folder["/data/b"]
-    with pytest.raises(NotRunningError):
+    asked = Selector(socket="/s")
+    find: Find = waits.find_again("mysqld", asked)
+    assert find(server(10, datadir="/data/b")).main.pid == 12
+    with pytest.raises(NotRunningError, match="if it was moved, say --datadir /data/a"):
         find(server(10, datadir="/data/c"))
-    with pytest.raises(StallscopeError, match="2 servers"):
+    with pytest.raises(ValueError, match="too many values"):
         find(server(10, datadir=None))
-
-
-def test_what_was_asked_for_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    by_folder = two_of_a_name(monkeypatch)
-    find: Find = waits.find_again("mysqld", Selector(datadir="/data/a"))
-    assert find(server(10, datadir="/data/b")) is by_folder["/data/a"]
