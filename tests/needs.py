@@ -18,7 +18,8 @@ from pathlib import Path
 
 from stallscope.base.errors import StallscopeError
 from stallscope.base.text import one_line
-from stallscope.collectors import exits, probe
+from stallscope.collectors import probe
+from stallscope.collectors.host import exits
 from tests.support import rights
 from tests.support.cache import cache_folder, why_missing
 from tests.support.cgroups import cgroups_missing

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 
+from stallscope.agent import ownevents
 from stallscope.agent.clock import NS, Clock
 from stallscope.agent.collecting import CollectorThreads
 from stallscope.agent.environment import Environment, Plan
@@ -69,9 +70,9 @@ from stallscope.collectors.processes import Server
 from stallscope.collectors.serverlabels import labels_of
 from stallscope.collectors.triggers.engine import CONFIRM, Engine
 from stallscope.collectors.triggers.settings import AgentSettings
-from stallscope.model.incident import EVENTS, SERVER_ENDED, Fired, Incident
+from stallscope.model.incident import EVENTS, SERVER_ENDED, Fired, Incident, TargetEntry
 from stallscope.model.samples import Sample
-from stallscope.store import Store, incident_id, read_incident
+from stallscope.store import Store, read_incident
 from stallscope.store.records import encode
 
 __all__ = ["Agent"]
@@ -190,6 +191,10 @@ class Agent:
         """Whether it has come to its first poll."""
         self.on_begun: Callable[[], None] = lambda: None
         """Called once, before the first poll."""
+        self.on_server: Callable[[TargetEntry], None] = lambda target: None
+        """Called with each process of the server, by the writer's thread."""
+        self.was: TargetEntry | None = None
+        """The process that an agent before this one watched last."""
 
     @property
     def server(self) -> Server:
@@ -297,6 +302,15 @@ class Agent:
             lambda: not (self._upkeep.knows_disk and (known.is_set() or not self._plan.captures)),
             now + FIRST_DISK_NS,
         )
+        was, target = self.was, self._target.entry()
+        is_same = was is None or (was.pid, was.start_time) == (target.pid, target.start_time)
+        if was is not None and not is_same and self._plan.captures and self._notes_ends:
+            fired = Fired(SERVER_ENDED, "", self._clock.wall_ns())
+            self._event(fired, f"it ended while no agent watched it (pid {was.pid})", True, was)
+
+    @property
+    def _notes_ends(self) -> bool:
+        return any(trigger.name == SERVER_ENDED for trigger in self.settings.triggers)
 
     def _recovered(self, names: Sequence[str]) -> None:
         """Notify of incidents that nobody may have been notified of, and ship them, unless the
@@ -319,6 +333,8 @@ class Agent:
         )
         self._threads = CollectorThreads(self._sources.collectors, self.events.put)
         asks = any(collector.name == HEARTBEAT for collector in self._sources.collectors)
+        entry = self._target.entry()
+        self._writer.submit(lambda: self.on_server(entry), needed=False)
         self._sight.use(sql=asks, now_ns=self._clock.now_ns(), wall_ns=self._clock.wall_ns())
 
     def _close_sources(self) -> None:
@@ -491,29 +507,23 @@ class Agent:
             return
         self.metrics.fired[fired.trigger] += 1
         if fired.trigger in EVENTS:
-            self._event(fired)
+            self._event(fired, *self._why(fired), self._target.entry())
             return
         goes_on = self._alerts.has(fired.trigger)
         self.feed(TriggerFired(fired, breach_ns, self._target.entry(), capture, goes_on))
         self._alerts.joined(self.incidents.open, fired)
 
-    def _event(self, fired: Fired) -> None:
-        """Notify of what is no stall itself, and keep the minute before it."""
+    def _why(self, fired: Fired) -> tuple[str, bool]:
+        """Return why an event fired, and whether it is critical."""
         if fired.trigger == SERVER_ENDED:
-            why, severe = f"it ended: {self._target.ending or HOW_UNKNOWN}", not self._target.clean
-        else:
-            blind = self._sight.blind(self._clock.now_ns())
-            since_ns, why = (fired.time_ns, fired.why) if blind is None else blind[1:]
-            why = f"blind since {local(since_ns)[:19]}: {why}"
-            severe = bool(self._alerts.open)
-        target = self._target.entry()
-        value = Incident(
-            incident_id(fired.time_ns, target.name, target.pid),
-            fired.time_ns,
-            target,
-            end_ns=fired.time_ns,
-            triggers=(msgspec.structs.replace(fired, why=why),),
-        )
+            return f"it ended: {self._target.ending or HOW_UNKNOWN}", not self._target.clean
+        blind = self._sight.blind(self._clock.now_ns())
+        since_ns, why = (fired.time_ns, fired.why) if blind is None else blind[1:]
+        return f"blind since {local(since_ns)[:19]}: {why}", bool(self._alerts.open)
+
+    def _event(self, fired: Fired, why: str, severe: bool, target: TargetEntry) -> None:
+        """Notify of what is no stall itself, and keep the minute before it."""
+        value = ownevents.event(msgspec.structs.replace(fired, why=why), target)
         if self._alerts.event(value, "critical" if severe else "warning"):
             _log.warning("%s: %s", fired.trigger, why)
             self._environment.notify("stall", value, self._runner.event(value))

@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager
 
 import msgspec
 
+from stallscope.agent.absent import Absent
 from stallscope.agent.candidates import Candidates
 from stallscope.agent.events import Callback, Signal
 from stallscope.agent.liveness import BEAT_SECONDS, AgentHealth, AgentState
@@ -39,6 +40,8 @@ LOOK_SECONDS = 5.0
 """From one look at the loops to the next."""
 END_SECONDS = 4.0
 """How long the end waits for the loops; each of them takes less than 2 s."""
+ABSENT_SECONDS = 3.0
+"""How long the end of a wait for a server waits for what is notified of that."""
 RELOAD_SECONDS = 10.0
 """How long a reload waits for the loops before the service counts as ready again."""
 
@@ -67,10 +70,13 @@ class WatchedServer:
         make: Callable[[Server, WatchedServer], AbstractContextManager[Agent]],
         target: str | None = None,
         guard: Guard | None = None,
+        absent: Absent | None = None,
     ) -> None:
         """``make``: the agent of this server, and what must be held while it runs. ``target``: the
-        name of its program, or its pid, where that is known. ``guard``: knows what it was."""
+        name of its program, or its pid, where that is known. ``guard``: knows what it was.
+        ``absent``: notifies where it does not run."""
         self.name = name
+        self._absent = absent
         self._guard = Guard() if guard is None else guard
         self._target = target
         self._find = find
@@ -161,7 +167,7 @@ class WatchedServer:
         while not self._stop.is_set():
             since = time.monotonic()
             try:
-                server = self._server(policy, news)
+                server = self._found(policy, news)
                 if server is None:
                     return
                 with self._make(server, self) as agent:
@@ -203,14 +209,28 @@ class WatchedServer:
                 self._pulse.beat()
             pause = min(pause * 2, LONGEST_PAUSE)
 
+    def _found(self, policy: Policy, news: Callable[[], None]) -> Server | None:
+        try:
+            return self._server(policy, news)
+        finally:
+            if self._absent is not None:
+                self._absent.close(ABSENT_SECONDS)
+
     def _server(self, policy: Policy, news: Callable[[], None]) -> Server | None:
+        absent = self._absent
+
+        def waits(why: str) -> None:
+            self._changed("waiting", why, news)
+            if absent is not None:
+                absent.note()
+
         if policy.waits:
             return wait_for(
                 self._find,
                 Candidates(self._target),
                 self._stop,
                 self._pulse,
-                lambda why: self._changed("waiting", why, news),
+                waits,
                 NotRunningError if policy.several_are_error else StallscopeError,
             )
         try:
@@ -219,6 +239,8 @@ class WatchedServer:
             if not policy.skips:
                 raise
             _log.warning("%s; nothing to watch", error)
+            if absent is not None:
+                absent.note(grace=0.0)
             return None
 
     def _changed(self, state: str, why: str, news: Callable[[], None]) -> None:

@@ -11,7 +11,8 @@ from collections.abc import Callable
 
 from stallscope.agent.candidates import SEARCH_SECONDS, STARTING_SECONDS, Candidates
 from stallscope.base.errors import StallscopeError
-from stallscope.collectors import exits, processes
+from stallscope.collectors import processes
+from stallscope.collectors.host import exits
 from stallscope.collectors.pins import Guard
 from stallscope.collectors.processes import NotRunningError, Selector, Server
 from stallscope.collectors.waits import find_again

@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from stallscope.agent import backends, cronstate, pinfile, sources
+from stallscope.agent.absent import Absent
 from stallscope.agent.backends import CaptureBackend
 from stallscope.agent.environment import Plan
 from stallscope.agent.events import Put
@@ -46,7 +48,7 @@ from stallscope.commands._config import Configuration, ServerSettings
 from stallscope.commands._metricsfile import MetricsFile
 from stallscope.fleet.shipping.shipper import Shipper
 from stallscope.model.capture import Capture
-from stallscope.model.incident import Incident
+from stallscope.model.incident import SERVER_ENDED, Incident, TargetEntry
 from stallscope.model.waitlines import WaitLine
 from stallscope.notify.alerts import Alerts
 from stallscope.reporters import agentlines
@@ -331,13 +333,27 @@ class _Servers:
             pid = now.options.pid
             targets = [] if pid is None else [pid]
             if guard.pin is None and not (pid or "").isdecimal():
-                guard.pin = pinfile.load(dest, now.words)
+                found = pinfile.find(dest, now.words)
+                guard.pin = None if found is None else found[1].pin
             return _rings.resolve(now.options, targets, now.selector, guard.choose)[1][0]
 
         def make(server: Server, watched: WatchedServer) -> AbstractContextManager[Agent]:
             return self._agent(settings.name, server, watched, guard)
 
-        return WatchedServer(settings.name, find, make, settings.options.pid, guard)
+        def known() -> tuple[ServerState, TargetEntry] | None:
+            now = self.settings_of(settings.name)
+            found = pinfile.find(dest, now.words)
+            notes_ends = any(one.name == SERVER_ENDED for one in now.agent.triggers)
+            if found is None or found[1].target is None or not notes_ends:
+                return None
+            return found[0], found[1].target
+
+        def alerts(state: ServerState) -> Alerts:
+            now = self.settings_of(settings.name)
+            return _notify.alerts(now.options, now.agent, state.path)
+
+        absent = Absent(known, alerts) if self._plan.captures else None
+        return WatchedServer(settings.name, find, make, settings.options.pid, guard, absent)
 
     @contextlib.contextmanager
     def _agent(
@@ -350,8 +366,6 @@ class _Servers:
         with self._hold(store.dest, server) as state:
             folder = self._folder(store.dest, name)
             target = Target(server, finder(options.pid, settings.selector, server, guard), guard)
-            if state is not None and guard.pin is not None:
-                pinfile.save(state, settings.words, guard.pin)
             environment = CommandEnvironment(
                 lambda: self.settings_of(name),
                 server,
@@ -373,11 +387,19 @@ class _Servers:
                 environment,
                 VerdictProcess(options.signatures, turn=self._analysis),
             )
+            if state is not None and self._plan.captures:
+                made.was = pinfile.last(state)
+                made.on_server = partial(self._keep, state, name, guard)
             if self._continues and state is not None:
                 cronstate.load(state, made)
             yield made
             if self._continues and state is not None:
                 cronstate.save(state, made)
+
+    def _keep(self, state: ServerState, name: str, guard: Guard, target: TargetEntry) -> None:
+        """Keep which server it is, for the next agent."""
+        if guard.pin is not None:
+            pinfile.save(state, self.settings_of(name).words, guard.pin, target)
 
     def _folder(self, dest: Path, name: str) -> Path:
         """Return the folder in which captures of a server wait for their incident."""

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from stallscope.collectors import exits
-from stallscope.collectors.oomkills import LOG, OomKills, logged
+from stallscope.collectors.host import exits
+from stallscope.collectors.host.oomkills import LOG, OomKills, logged
 from tests.support.cgroups import limited
 
 pytestmark = pytest.mark.needs("root", "cgroups")

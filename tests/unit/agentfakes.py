@@ -28,7 +28,7 @@ from stallscope.fleet.settings import ShipSettings
 from stallscope.fleet.shipping.shipper import Shipper
 from stallscope.model import capturefile
 from stallscope.model.capture import Capture, Process
-from stallscope.model.incident import Incident, Verdict
+from stallscope.model.incident import Incident, TargetEntry, Verdict
 from stallscope.model.samples import Sample
 from stallscope.model.sessions import Moment, Sessions
 from stallscope.model.waitlines import WaitLine
@@ -259,6 +259,7 @@ def running(
     verdicts: VerdictProcess | None = None,
     clock: Clock | None = None,
     target: Target | None = None,
+    was: TargetEntry | None = None,
 ) -> Iterator[Agent]:
     """Run an agent in a thread until the block ends; its end must be quick."""
     store = Store.open(dest)
@@ -274,6 +275,7 @@ def running(
         verdicts or FakeVerdicts(),
         clock or Clock(),
     )
+    agent.was = was
     thread = threading.Thread(target=agent.run)
     log = Messages()
     log.messages = environment.said

@@ -37,7 +37,7 @@ from stallscope.collectors.sql.sessiontexts import Texts
 from stallscope.collectors.triggers import triggerfile
 from stallscope.model import capturefile
 from stallscope.model.capture import Note, Trigger
-from stallscope.model.incident import EVENTS, Incident
+from stallscope.model.incident import EVENTS, Incident, TargetEntry
 from stallscope.model.samples import Sample
 from stallscope.model.sessions import Moment, Session, Sessions
 from stallscope.model.waitlines import SCHEMA, Hits, Key, WaitLine
@@ -418,6 +418,15 @@ def test_a_stall_is_not_over_before_the_next_server_shows_it(tmp_path: Path) -> 
     ended = next(one for _, one in environment.events if one.is_event)
     assert ended.triggers[0].why.startswith("it ended: killed by SIGKILL")
     assert len(stored(tmp_path)) == 2
+
+
+def test_a_server_that_was_restarted_while_no_agent_watched_is_an_event(tmp_path: Path) -> None:
+    environment = FakeEnvironment(msgspec.structs.replace(SETTINGS, triggers=(BREACH, *OWN)))
+    with running(environment, tmp_path, was=TargetEntry(1, "mariadbd", 2)):
+        wait_until(lambda: any(one.is_event for _, one in environment.events), "it is said")
+        wait_until(lambda: open_alerts(environment) == [], "the one of now runs")
+    (incident,) = stored(tmp_path)
+    assert incident.triggers[0].why == "it ended while no agent watched it (pid 1)"
 
 
 def test_a_reload_ends_nothing(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from stallscope.collectors import exits
+from stallscope.collectors.host import exits
 from tests.support.servers.waiting import wait_until
 
 

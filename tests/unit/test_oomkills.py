@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stallscope.collectors.oomkills import OomKills, logged
+from stallscope.collectors.host.oomkills import OomKills, logged
 
 HEAD = "nodemask=(null),cpuset=/,mems_allowed=0"
 MEMCG = f"oom-kill:constraint=CONSTRAINT_MEMCG,{HEAD},oom_memcg=/db,task_memcg=/db/x"

@@ -14,6 +14,7 @@ from stallscope.base.errors import UsageError
 from stallscope.collectors import pins, processes, procfile
 from stallscope.collectors.pins import Guard, Pin
 from stallscope.collectors.processes import NotRunningError, Server
+from stallscope.model.incident import TargetEntry
 from stallscope.store.serverstate import ServerState
 from tests.unit.agentlog import Messages
 
@@ -157,11 +158,15 @@ def test_what_another_user_namespace_has_is_nobody(monkeypatch: pytest.MonkeyPat
 
 def test_the_next_agent_knows_it(tmp_path: Path) -> None:
     pin = Pin(MYSQL, EXE, "/var/lib/mysql")
-    assert pinfile.load(tmp_path, "a") is None
+    assert pinfile.find(tmp_path, "a") is None
     for name, words in (("one", "a"), ("two", "b")):
         state = ServerState.open(tmp_path, f"{name}-12345678")
-        pinfile.save(state, words, msgspec.structs.replace(pin, exe=name))
-    assert pinfile.load(tmp_path, "a") == msgspec.structs.replace(pin, exe="one")
-    assert pinfile.load(tmp_path, "c") is None
+        target = TargetEntry(4711, name, 99)
+        pinfile.save(state, words, msgspec.structs.replace(pin, exe=name), target)
+        assert pinfile.last(state) == target
+    found = pinfile.find(tmp_path, "a")
+    assert found is not None
+    assert (found[0].path.name, found[1].pin.exe) == ("one-12345678", "one")
+    assert pinfile.find(tmp_path, "c") is None
     (state.path / "pin.json").write_bytes(b"{" * 1000)
-    assert pinfile.load(tmp_path, "b") is None
+    assert (pinfile.find(tmp_path, "b"), pinfile.last(state)) == (None, None)

@@ -18,7 +18,7 @@ import struct
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from stallscope.collectors.oomkills import OomKills
+from stallscope.collectors.host.oomkills import OomKills
 from stallscope.collectors.paths import asking
 from stallscope.collectors.processes import PROC
 
