@@ -47,6 +47,8 @@ class Alerts:
         self._of: dict[int, Alert] = {}
         """The latest alert of each incident that this agent records, by the incident's number."""
         self._again = itertools.count(2)
+        self._severities: dict[str, Severity] = {}
+        """Of the latest verdict of each trigger."""
 
     @property
     def open(self) -> list[Alert]:
@@ -179,7 +181,7 @@ class Alerts:
 
     def _with(self, alert: Alert, incident: Incident, folder: Path | None) -> Alert:
         """Return an alert with what is known now of its incident; its severity never falls."""
-        found = severity(incident, self.rules.critical_threads)
+        found = self._severity(incident)
         if alert.end_ns is not None:
             incident = msgspec.structs.replace(incident, end_ns=alert.end_ns)
         link = self.rules.link.replace("{id}", incident.id)
@@ -190,6 +192,17 @@ class Alerts:
             path=None if folder is None else str(folder),
             link=link or None,
         )
+
+    def _severity(self, incident: Incident) -> Severity:
+        """Return how bad it is; where limits let nobody see that, as bad as the time before."""
+        found = severity(incident, self.rules.critical_threads)
+        names = _names(incident)
+        if incident.verdict is not None:
+            self._severities.update(dict.fromkeys(names, found))
+        elif any(note.code == "suppressed" for note in incident.notes):
+            before = [self._severities.get(name, found) for name in names]
+            found = "critical" if "critical" in before else found
+        return found
 
 
 def _names(incident: Incident) -> tuple[str, ...]:

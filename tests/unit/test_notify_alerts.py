@@ -139,6 +139,19 @@ def test_the_severity_rises_and_never_falls() -> None:
     scene.close()
 
 
+def test_where_limits_let_nobody_see_it_a_stall_is_as_bad_as_the_time_before() -> None:
+    scene = Scene(hold=0.0)
+    scene.alerts.take("open", 1, UNKNOWN, None)
+    scene.alerts.take("verdict", 1, INCIDENT, None)
+    assert len(scene.known(threads=Status.CLEAR)) == 1
+    again = msgspec.structs.replace(UNKNOWN, id="x", notes=(Note("suppressed", "so soon"),))
+    scene.alerts.take("open", 2, msgspec.structs.replace(again, notes=()), None)
+    seen = [scene.alerts.open[0].severity]
+    scene.alerts.take("fire", 2, again, None)
+    assert [*seen, scene.alerts.open[0].severity] == ["warning", "critical"]
+    scene.close()
+
+
 def test_a_stall_without_a_verdict_is_notified_after_the_hold() -> None:
     scene = Scene(hold=0.05)
     scene.alerts.take("open", 1, UNKNOWN, None)
