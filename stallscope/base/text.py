@@ -46,6 +46,6 @@ def without_surrogates(value: Any) -> Any:
         return value.encode("utf-8", "backslashreplace").decode("utf-8")
     if isinstance(value, dict):
         return {without_surrogates(k): without_surrogates(v) for k, v in value.items()}
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return [without_surrogates(item) for item in value]
     return value

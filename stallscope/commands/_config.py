@@ -21,6 +21,7 @@ from stallscope.collectors.triggers import triggerfile
 from stallscope.collectors.triggers.settings import AgentSettings
 from stallscope.commands import _agentoptions, _notify, _options, _rings, _sql
 from stallscope.commands._configreader import SECRET_KEY, Account, ConfigError, ConfigReader, Tables
+from stallscope.notify import destinations
 
 __all__ = [
     "Configuration",
@@ -167,6 +168,11 @@ def _examine(path: Path, given: Mapping[str, Any], *, for_now: bool) -> Examined
     if errors:
         return Examined(tuple(errors), tuple(warnings))
     agent = triggerfile.of_tables(path, reader.rest, base)
+    if not for_now:  # the agent finds the same when it makes them
+        used = _notify.settings_of(servers[0][1], agent)
+        errors = [f"{path}: {why}" for one in used if (why := destinations.problem(one))]
+        if errors:
+            return Examined(tuple(errors), tuple(warnings))
     found = tuple(
         ServerSettings(name, options, agent, account) for name, options, account in servers
     )

@@ -10,13 +10,14 @@ import time
 from pathlib import Path
 
 from stallscope.base.errors import Exit, UsageError
+from stallscope.base.sending import SendError
 from stallscope.base.text import clean
 from stallscope.collectors.triggers import triggerfile
 from stallscope.collectors.triggers.settings import AgentSettings
 from stallscope.commands import _config, _notify
 from stallscope.model.incident import Fired, Incident, TargetEntry, Verdict
 from stallscope.notify.alert import Alert, Event
-from stallscope.notify.receiver import Receiver, SendError
+from stallscope.notify.receiver import Receiver
 
 __all__ = ["EPILOG", "add_arguments", "run"]
 

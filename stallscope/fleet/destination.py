@@ -7,21 +7,10 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from stallscope.base.errors import StallscopeError
-from stallscope.base.text import one_line
 from stallscope.fleet.batch import Batch
 from stallscope.fleet.dialect import Dialect
 
-__all__ = ["Destination", "Engine", "EngineError", "ShipError"]
-
-
-class ShipError(Exception):
-    """A batch was not taken. ``refused``: it will never be taken as it is; ``after``: seconds for
-    which the engine wants to be left alone."""
-
-    def __init__(self, why: str, *, refused: bool = False, after: float = 0.0) -> None:
-        super().__init__(one_line(why, 300))
-        self.refused = refused
-        self.after = after
+__all__ = ["Destination", "Engine", "EngineError"]
 
 
 class EngineError(StallscopeError):
@@ -46,7 +35,7 @@ class Destination(Protocol):
     def send(self, batch: Batch) -> None:
         """Store all rows before this returns; the same batch again changes nothing.
 
-        Raises: ShipError.
+        Raises: SendError.
         """
 
     def close(self) -> None: ...

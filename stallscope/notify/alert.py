@@ -3,18 +3,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
 import msgspec
 
 from stallscope.base.text import clean, one_line
-from stallscope.model.incident import Incident
+from stallscope.model.incident import Fired, Incident, TargetEntry, Verdict
 from stallscope.notify.settings import Severity
 
 __all__ = [
     "Alert",
     "Event",
     "body",
+    "examples",
     "facts",
     "severity",
     "summary",
@@ -22,8 +24,8 @@ __all__ = [
 ]
 
 Event = Literal["stall", "update", "end"]
-"""``stall``: it began; ``update``: more is known, for destinations that keep the alert; ``end``: it
-is over."""
+"""``stall``: it began; ``update``: it became critical, or more is known, for destinations that keep
+the alert; ``end``: it is over."""
 
 _IN_LINES = frozenset(
     ("stall", "to end it", "which", "blocker", "statement", "what to do", "waiting", "confidence")
@@ -56,6 +58,8 @@ class Alert(msgspec.Struct, frozen=True):
     """Wall clock when it began: a stall of an hour has several incidents."""
     end_ns: int | None = None
     """Wall clock when it was over."""
+    first: Severity | None = None
+    """With which this destination got it first; ``Delivery`` sets it."""
 
 
 def severity(incident: Incident, critical_threads: int) -> Severity:
@@ -134,6 +138,25 @@ def body(alert: Alert) -> list[str]:
         known = [(name, text) for name, text in known if name not in _IN_LINES]
         shown.append("")
     return [*shown, *(f"{name}: {text}" for name, text in known)]
+
+
+def examples() -> Iterator[tuple[Event, Alert, str]]:
+    """Yield alerts to try a template with, and what each is: also one of which nothing is known."""
+    bare = Incident("example", 0, TargetEntry(0, "EXAMPLE"))
+    known = msgspec.structs.replace(
+        bare,
+        end_ns=1,
+        triggers=(Fired("example", "an example", 0),),
+        verdict=Verdict(
+            "example", "An example", 1.0, 1, "a", "SELECT ?", "b", 1.0, "KILL 1;", "c", ("d",)
+        ),
+    )
+    events: tuple[tuple[Event, bool], ...] = (("stall", False), ("update", False), ("end", True))
+    for event, over in events:
+        full = Alert("example", known, "EXAMPLE", "critical", over, "/example", "http://example/")
+        yield event, full, "an alert of which all is known"
+        empty = Alert("example", bare, "EXAMPLE", "warning", over)
+        yield event, empty, "an alert without verdict, trigger, statement and path"
 
 
 def _threads(count: int) -> str:

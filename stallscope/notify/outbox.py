@@ -15,15 +15,19 @@ from pathlib import Path
 
 import msgspec
 
+from stallscope.base.encoding import from_json, to_json
+from stallscope.base.text import without_surrogates
 from stallscope.notify.alert import Alert
 from stallscope.notify.settings import Severity
 
-__all__ = ["Entry", "Outbox", "Progress"]
+__all__ = ["MAX_BYTES", "MAX_DONE", "MAX_ENTRIES", "Entry", "Outbox", "Progress", "fitting"]
 
 MAX_ENTRIES = 5000
 """The most alerts that are kept; an agent with a destination that is down makes one a stall."""
+MAX_BYTES = 64 << 20
+"""Of their JSON, all together."""
 MAX_VALUE = 1 << 20
-_MAX_DONE = 1000
+MAX_DONE = 1000
 """How many incidents are remembered as notified."""
 _LOCK_SECONDS = 2.0
 
@@ -38,7 +42,9 @@ class Progress(msgspec.Struct):
     revision: int = 0
     """Of what it got."""
     severity: Severity | None = None
-    """With which it got the stall, and gets all else: for Alertmanager it is a part of the name."""
+    """With which it got the alert last. It only rises."""
+    first: Severity | None = None
+    """With which it got the stall. For Alertmanager it is a part of the name."""
 
 
 class Entry(msgspec.Struct):
@@ -50,6 +56,20 @@ class Entry(msgspec.Struct):
     revision: int = 1
     progress: dict[str, Progress] = {}
     """By the destination's name."""
+
+
+def fitting(alert: Alert) -> tuple[Alert, int]:
+    """Return an alert that the outbox takes, and its bytes: one that is too large without what is
+    least needed of its incident.
+    """
+    size = len(to_json(alert, lossless=True))
+    for less in ({"captures": (), "notes": ()}, {"verdict": None}, {"triggers": ()}):
+        if size <= MAX_VALUE // 2:  # the rest is for the destinations' progress
+            break
+        incident = msgspec.structs.replace(alert.incident, **less)
+        alert = msgspec.structs.replace(alert, incident=incident)
+        size = len(to_json(alert, lossless=True))
+    return alert, size
 
 
 class Outbox:
@@ -69,29 +89,30 @@ class Outbox:
         entries = []
         for (value,) in rows:
             # A file of another version, or a damaged one: what can be read is used.
-            with contextlib.suppress(msgspec.MsgspecError, UnicodeError, RecursionError):
+            with contextlib.suppress(ValueError, RecursionError):
                 if isinstance(value, bytes) and len(value) <= MAX_VALUE:
-                    entries.append(msgspec.json.decode(value, type=Entry))
+                    entries.append(from_json(value, Entry))
         return entries, done
 
     def save(self, changed: Iterable[Entry], ended: Iterable[Entry]) -> None:
         """Write entries, and remove those that are done, in one transaction."""
         with self._errors() as database, database:
             for entry in changed:
-                value = msgspec.json.encode(entry)
+                value = to_json(entry, lossless=True)
                 database.execute(
                     "INSERT INTO alerts (key, value) VALUES (?, ?)"
                     " ON CONFLICT (key) DO UPDATE SET value = excluded.value",
-                    (entry.alert.key, value),
+                    (without_surrogates(entry.alert.key), value),
                 )
             for entry in ended:
-                database.execute("DELETE FROM alerts WHERE key = ?", (entry.alert.key,))
-                for incident in entry.incidents:
-                    database.execute(
-                        "INSERT OR IGNORE INTO done (incident) VALUES (?)", (incident,)
-                    )
+                key = without_surrogates(entry.alert.key)
+                database.execute("DELETE FROM alerts WHERE key = ?", (key,))
+                database.executemany(
+                    "INSERT OR IGNORE INTO done (incident) VALUES (?)",
+                    [(without_surrogates(incident),) for incident in entry.incidents],
+                )
             database.execute(
-                "DELETE FROM done WHERE number <= (SELECT max(number) FROM done) - ?", (_MAX_DONE,)
+                "DELETE FROM done WHERE number <= (SELECT max(number) FROM done) - ?", (MAX_DONE,)
             )
 
     def close(self) -> None:

@@ -5,22 +5,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from stallscope.base.text import one_line
 from stallscope.notify.alert import Alert, Event
 from stallscope.notify.settings import Severity
 
-__all__ = ["Receiver", "SendError"]
-
-
-class SendError(Exception):
-    """A notification was not delivered. ``refused``: the destination is there, and does not want
-    this one; ``after``: seconds for which it wants to be left alone.
-    """
-
-    def __init__(self, why: str, *, refused: bool = False, after: float = 0.0) -> None:
-        super().__init__(one_line(why, 300))
-        self.refused = refused
-        self.after = after
+__all__ = ["Receiver"]
 
 
 class Receiver(Protocol):
@@ -31,7 +19,8 @@ class Receiver(Protocol):
 
     @property
     def updates(self) -> bool:
-        """Whether it keeps the alert, and wants to know what becomes known later."""
+        """Whether it keeps the alert, and wants to know what becomes known later. All want to know
+        that it became critical."""
 
     @property
     def resolves(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from stallscope.base.encoding import variable
 from stallscope.base.text import one_line
 from stallscope.model.incident import Incident
 from stallscope.notify.alert import Alert, Event
@@ -20,7 +21,8 @@ def of_alert(event: Event, alert: Alert) -> dict[str, str]:
         "STALLSCOPE_SEVERITY": alert.severity,
         "STALLSCOPE_LINK": alert.link or "",
     }
-    return {**of_incident(event, alert.incident, path), **more}
+    found = {**of_incident(event, alert.incident, path), **more}
+    return {name: variable(value) for name, value in found.items()}
 
 
 def of_incident(event: str, incident: Incident | None, folder: Path | None) -> dict[str, str]:
@@ -47,4 +49,4 @@ def of_incident(event: str, incident: Incident | None, folder: Path | None) -> d
         "LINES": "\n".join(verdict.lines) if verdict else "",
         "STATEMENT": (verdict.statement or "") if verdict else "",
     }
-    return {f"STALLSCOPE_{name}": value.replace("\0", "") for name, value in found.items()}
+    return {f"STALLSCOPE_{name}": variable(value) for name, value in found.items()}

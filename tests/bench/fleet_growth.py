@@ -12,8 +12,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from typing import NamedTuple
 
+from stallscope.base.sending import SendError
 from stallscope.fleet.batch import Batch
-from stallscope.fleet.destination import Destination, ShipError
+from stallscope.fleet.destination import Destination
 from tests.bench import progress
 from tests.bench.fleet_options import Options
 from tests.bench.fleet_places import ClusterPlace
@@ -158,7 +159,7 @@ def _client(
             behind.append(begin - start - one.due)
             try:
                 destination.send(one.batch)
-            except ShipError as error:
+            except SendError as error:
                 failed.append(str(error))
             else:
                 took.append(time.monotonic() - begin)

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from typing import NamedTuple
 
+from stallscope.base.sending import SendError
 from stallscope.fleet.batch import Batch
-from stallscope.fleet.destination import ShipError
 from tests.bench import progress
 from tests.bench.fleet_options import Options
 from tests.bench.fleet_places import Compared, FolderPlace, Place
@@ -55,7 +55,7 @@ def send(place: Place, batches: queue.Queue[Batch | None], failed: list[str]) ->
                 try:
                     destination.send(batch)
                     break
-                except ShipError as error:
+                except SendError as error:
                     if error.refused or not left:
                         failed.append(str(error))
                         break

@@ -85,7 +85,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(b"{}")
 
-    do_GET = do_POST
+    do_GET = do_PUT = do_POST
 
     def date_time_string(self, timestamp: float | None = None) -> str:
         return self.server.fault.date or super().date_time_string(timestamp)

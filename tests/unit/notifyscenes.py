@@ -8,9 +8,9 @@ from typing import Literal
 
 import msgspec
 
+from stallscope.base.sending import SendError
 from stallscope.model.incident import CaptureEntry, Fired, Incident, TargetEntry, Verdict
 from stallscope.notify.alert import Alert, Event
-from stallscope.notify.receiver import SendError
 
 __all__ = ["INCIDENT", "FakeReceiver", "alert", "incident"]
 

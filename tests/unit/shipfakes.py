@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
+from stallscope.base.sending import SendError
 from stallscope.fleet.batch import Batch, make
-from stallscope.fleet.destination import ShipError
 from stallscope.fleet.tables import StackRow, WaitRow
 
 __all__ = ["FakeDestination", "names_of", "stack", "stacks", "wait_row"]
@@ -56,13 +56,13 @@ class FakeDestination:
 
         def fault(batch: Batch) -> None:
             if set(names_of(batch)) & set(bad):
-                raise ShipError("bad row", refused=True)
+                raise SendError("bad row", refused=True)
 
         self.fault = fault
 
     def fail(self, why: str, after: float = 0.0) -> None:
         def fault(batch: Batch) -> None:
-            raise ShipError(why, after=after)
+            raise SendError(why, after=after)
 
         self.fault = fault
 

@@ -16,10 +16,11 @@ from backports import zstd
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stallscope.base.sending import SendError
 from stallscope.fleet import batch
 from stallscope.fleet.address import Address
 from stallscope.fleet.batch import Batch
-from stallscope.fleet.destination import EngineError, ShipError
+from stallscope.fleet.destination import EngineError
 from stallscope.fleet.engines import clickhouse
 from stallscope.fleet.engines.clickhouse import ClickHouse, ClickHouseDestination
 from stallscope.fleet.engines.clickhouseclient import Client, Failure
@@ -109,7 +110,7 @@ ROW = batch.make([example(WaitRow)])
 
 @pytest.mark.parametrize("code", [26, 27, 38, 53, 72, 117, 130, 349])
 def test_rows_that_cannot_be_read_are_refused(code: int) -> None:
-    with serving(refusing(said(code))) as fake, pytest.raises(ShipError) as caught:
+    with serving(refusing(said(code))) as fake, pytest.raises(SendError) as caught:
         ClickHouseDestination(of(fake.host)).send(ROW)
     assert caught.value.refused
 
@@ -119,7 +120,7 @@ def test_rows_that_cannot_be_read_are_refused(code: int) -> None:
 )
 def test_what_can_end_is_tried_again(code: int) -> None:
     answer = refusing(said(code, 401 if code == 193 else 500))
-    with serving(answer) as fake, pytest.raises(ShipError, match="because") as caught:
+    with serving(answer) as fake, pytest.raises(SendError, match="because") as caught:
         ClickHouseDestination(of(fake.host)).send(ROW)
     assert not caught.value.refused
     assert "s3cret" not in str(caught.value)
@@ -137,7 +138,7 @@ def test_what_can_end_is_tried_again(code: int) -> None:
     ],
 )
 def test_what_is_no_clickhouse_is_said(answer: Answer, words: str, refused: bool) -> None:
-    with serving(refusing(answer)) as fake, pytest.raises(ShipError, match=words) as caught:
+    with serving(refusing(answer)) as fake, pytest.raises(SendError, match=words) as caught:
         ClickHouseDestination(of(fake.host)).send(ROW)
     assert caught.value.refused is refused
     assert str(caught.value).isprintable()
@@ -145,7 +146,7 @@ def test_what_is_no_clickhouse_is_said(answer: Answer, words: str, refused: bool
 
 def test_an_answer_can_ask_for_a_pause() -> None:
     busy = (503, {"Retry-After": "17"}, b"busy")
-    with serving(refusing(busy)) as fake, pytest.raises(ShipError) as caught:
+    with serving(refusing(busy)) as fake, pytest.raises(SendError) as caught:
         ClickHouseDestination(of(fake.host)).send(ROW)
     assert caught.value.after == 17
 
@@ -161,7 +162,7 @@ def test_a_server_that_hangs_or_is_gone_is_left(monkeypatch: pytest.MonkeyPatch)
 
     with serving(hanging) as fake:
         for host in (fake.host, "127.0.0.1:1"):
-            with pytest.raises(ShipError) as caught:
+            with pytest.raises(SendError) as caught:
                 ClickHouseDestination(of(host)).send(ROW)
             assert not caught.value.refused
             assert "s3cret" not in str(caught.value)

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 from stallscope.base import atomicfile
 from stallscope.base.errors import StallscopeError
+from stallscope.base.sending import SendError
 from stallscope.fleet.batch import MAX_PACKED, Batch, make
-from stallscope.fleet.destination import EngineError, ShipError
+from stallscope.fleet.destination import EngineError
 from stallscope.fleet.engines import folderfiles
 from stallscope.fleet.engines.folder import FolderDestination
 from stallscope.fleet.engines.folderfiles import Entry, Lines
@@ -132,7 +133,7 @@ def test_two_that_send_the_same_batch_at_once(
 
 
 def test_a_missing_folder_is_not_created(tmp_path: Path) -> None:
-    with pytest.raises(ShipError, match="gone: No such file or directory; create the folder") as e:
+    with pytest.raises(SendError, match="gone: No such file or directory; create the folder") as e:
         FolderDestination(tmp_path / "gone").send(three_tables())
     assert not e.value.refused
     assert e.value.after > 0
@@ -156,7 +157,7 @@ def test_errors_of_the_disk_say_what_to_do(
         raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(os, "fsync", fails)
-    with pytest.raises(ShipError, match=f"cannot write to {tmp_path}.*{said}") as error:
+    with pytest.raises(SendError, match=f"cannot write to {tmp_path}.*{said}") as error:
         FolderDestination(tmp_path).send(three_tables())
     assert not error.value.refused
     assert not [path for path in files_of(tmp_path) if path.suffix == ".zst"]
@@ -169,13 +170,13 @@ def test_a_full_disk_takes_nothing_and_goes_on_when_there_is_room(tmp_path: Path
         folder.mkdir()
         filler = disk / "filler"
         filler.write_bytes(bytes(shutil.disk_usage(disk).free - (1 << 20)))
-        with pytest.raises(ShipError, match="would have 0 MiB free, less than 100 MiB; free space"):
+        with pytest.raises(SendError, match="would have 0 MiB free, less than 100 MiB; free space"):
             FolderDestination(folder).send(three_tables())
         with contextlib.suppress(OSError), filler.open("ab", buffering=0) as file:
             while file.write(bytes(1 << 12)):
                 pass
         assert shutil.disk_usage(disk).free == 0
-        with pytest.raises(ShipError, match="No space left on device; free space"):
+        with pytest.raises(SendError, match="No space left on device; free space"):
             FolderDestination(folder, min_free=-(1 << 40)).send(three_tables())
         assert files_of(folder) == []
         filler.unlink()
@@ -194,7 +195,7 @@ def test_a_full_disk_takes_nothing_and_goes_on_when_there_is_room(tmp_path: Path
     ],
 )
 def test_rows_that_nobody_could_read_are_refused(tmp_path: Path, line: bytes, said: str) -> None:
-    with pytest.raises(ShipError, match=said) as error:
+    with pytest.raises(SendError, match=said) as error:
         FolderDestination(tmp_path).send(Batch({"incidents": (line,)}))
     assert error.value.refused
     assert files_of(tmp_path) == []
@@ -203,7 +204,7 @@ def test_rows_that_nobody_could_read_are_refused(tmp_path: Path, line: bytes, sa
 def test_a_batch_that_does_not_pack_is_refused(tmp_path: Path) -> None:
     size = 4 << 20
     rows = [row(STACKS.row, hash=str(n), frames=(os.urandom(size).hex()[:size],)) for n in range(9)]
-    with pytest.raises(ShipError, match="more than 16 MiB") as error:
+    with pytest.raises(SendError, match="more than 16 MiB") as error:
         FolderDestination(tmp_path).send(make(rows))
     assert error.value.refused
     assert files_of(tmp_path) == []

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stallscope.base.sending import SendError
 from stallscope.fleet.batch import Batch, make
-from stallscope.fleet.destination import ShipError
 from stallscope.fleet.shipping import sender as sending
 from stallscope.fleet.shipping.delivering import deliver, merged
 from stallscope.fleet.shipping.sender import Numbers, Pace, Sender
@@ -156,7 +156,7 @@ def test_stacks_are_not_sent_again_where_only_the_rest_failed(tmp_path: Path) ->
 
     def fault(batch: Batch) -> None:
         if "waits" in batch.lines:
-            raise ShipError("too many parts")
+            raise SendError("too many parts")
 
     destination.fault = fault
     with sending_to(destination, tmp_path) as sender:
@@ -215,7 +215,7 @@ def test_thousands_of_agents_do_not_come_at_once(tmp_path: Path) -> None:
         )
         firsts.append(sender._not_before)
         for _ in range(12):
-            sender._not_sent(ShipError("down"))
+            sender._not_sent(SendError("down"))
         retries.append(sender._not_before)
     assert max(firsts) - min(firsts) > 4.0
     assert min(retries) >= 150
@@ -268,9 +268,9 @@ def test_a_failure_in_the_middle_counts_nothing_twice(tmp_path: Path) -> None:
 
     def fault(batch: Batch) -> None:
         if next(trouble):
-            raise ShipError("connection reset")
+            raise SendError("connection reset")
         if "bad" in names_of(batch):
-            raise ShipError("bad row", refused=True)
+            raise SendError("bad row", refused=True)
 
     destination.fault = fault
     with sending_to(destination, tmp_path) as sender:

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from stallscope.base.errors import StallscopeError
+from stallscope.base.sending import SendError
 from stallscope.fleet.batch import Batch
-from stallscope.fleet.destination import ShipError
 from stallscope.fleet.shipping import storeship
 from stallscope.fleet.shipping.storeship import ship
 from tests.unit.shipfakes import FakeDestination
@@ -68,7 +68,7 @@ def test_what_cannot_be_read_or_is_refused_is_named(tmp_path: Path) -> None:
     def refuse(batch: Batch) -> None:
         rows = [msgspec.json.decode(line) for line in batch.lines.get("incidents", ())]
         if any(row["id"] == names[2] for row in rows):
-            raise ShipError("too odd", refused=True)
+            raise SendError("too odd", refused=True)
 
     destination.fault = refuse
     (result,) = ship(tmp_path, [destination])
@@ -92,7 +92,7 @@ def test_an_engine_that_is_down_is_tried_again_and_then_left(tmp_path: Path) -> 
 
     def once(batch: Batch) -> None:
         if next(trouble, False):
-            raise ShipError("busy")
+            raise SendError("busy")
 
     destination.fault = once
     (result,) = ship(tmp_path, [destination], pause=pauses.append)

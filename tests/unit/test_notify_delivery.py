@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import subprocess
@@ -15,14 +16,17 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from stallscope.base.encoding import to_json
+from stallscope.base.sending import SendError
+from stallscope.notify import delivery as delivering_module
 from stallscope.notify.alert import Alert, Event
 from stallscope.notify.delivery import Delivery
 from stallscope.notify.outbox import Outbox
-from stallscope.notify.receiver import Receiver, SendError
+from stallscope.notify.receiver import Receiver
 from tests.support.chance import SEED
 from tests.support.servers.waiting import PATIENCE, wait_until
 from tests.unit.agentlog import Messages
-from tests.unit.notifyscenes import FakeReceiver, alert
+from tests.unit.notifyscenes import INCIDENT, FakeReceiver, alert
 
 __all__: list[str] = []
 
@@ -113,24 +117,110 @@ def test_a_destination_that_hangs_delays_no_other() -> None:
     assert sorted(one.key for _, one in slow.sent) == sorted(f"db1/{n}" for n in range(20))
 
 
-def test_a_refused_notification_delays_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Picky(FakeReceiver):
-        def send(self, event: Event, alert: Alert) -> None:
-            if alert.key == "db1/bad":
-                raise SendError("400", refused=True)
-            super().send(event, alert)
+class Picky(FakeReceiver):
+    """Does not take some alerts."""
 
-    fake = Picky()
+    def __init__(self, error: Exception | None = None) -> None:
+        super().__init__()
+        self.poison: Exception | None = error
+        self.begun: list[str] = []
+
+    def send(self, event: Event, alert: Alert) -> None:
+        self.begun.append(alert.key)
+        if "bad" in alert.key and self.poison is not None:
+            raise self.poison
+        super().send(event, alert)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        SendError("500"),
+        SendError("400", refused=True),
+        RuntimeError("a mistake"),
+        SendError("timed out", unreachable=True),
+    ],
+)
+def test_an_alert_that_is_not_taken_delays_no_other(error: Exception) -> None:
+    fake = Picky(error)
+    good = [f"db1/{number}" for number in range(20)]
     with delivering(fake, seconds=0.1) as made:
         made.open(alert("db1/bad"))
-        made.open(alert("db1/good"))
-        wait_until(lambda: [one.key for _, one in fake.sent] == ["db1/good"], "the good one came")
+        wait_until(lambda: fake.begun, "it is tried")
+        for key in good:
+            made.open(alert(key))
+            made.update(alert(key, over=True))
+        wait_until(lambda: len(fake.sent) == 40, "the good ones and their ends are sent")
         assert made.waiting() == {"fake": 1}
+        assert str(error) in made.problems()["fake"]
+        made.update(alert("db1/bad", over=True))
+        fake.poison = None
+        made.configure([fake])
+        wait_until(lambda: not made.waiting()["fake"], "it is sent too")
+        assert made.problems() == {}
+    assert [event for event, one in fake.sent if one.key == "db1/bad"] == ["stall", "end"]
+
+
+def test_an_alert_that_hangs_again_delays_no_other() -> None:
+    class Hangs(Picky):
+        def send(self, event: Event, alert: Alert) -> None:
+            if alert.key in self.begun:
+                self.gate.clear()
+                self.gate.wait()
+            super().send(event, alert)
+
+    fake = Hangs(SendError("500"))
+    with delivering(fake, seconds=0.1) as made:
+        made.open(alert("db1/bad"))
+        wait_until(lambda: not fake.gate.is_set(), "it hangs, the second time")
+        fake_gate, fake.gate = fake.gate, threading.Event()
+        fake.gate.set()
+        made.open(alert("db1/good"))
+        wait_until(lambda: keys(fake) == ["db1/good"], "the other one is sent")
+        fake_gate.set()
+
+
+@pytest.mark.parametrize(
+    ("error", "seconds"),
+    [(SendError("down", unreachable=True), 4.0), (SendError("503", after=17.0), 17.0)],
+)
+def test_a_destination_that_gives_no_answer_is_left_alone(error: SendError, seconds: float) -> None:
+    clock, fake, other = Clock(), FakeReceiver(), FakeReceiver("other")
+    fake.error = error
+    made = Delivery(None, [fake, other], clock)
+    made.open(alert("db1/1"))
+    wait_until(lambda: made.failed == 1, "it fails")
+    made.open(alert("db1/2"))
+    wait_until(lambda: len(other.sent) == 2, "the other destination gets both")
+    assert fake.tries == 1
+    assert made.problems() == {"fake": str(error)}
+    fake.error = None
+    clock.now += seconds
+    made.open(alert("db1/3"))
+    wait_until(lambda: sorted(keys(fake)) == ["db1/1", "db1/2", "db1/3"], "all are sent")
+    made.close(0.0)
+
+
+def test_one_that_is_taken_at_last_brings_the_others() -> None:
+    clock, fake = Clock(), Picky(SendError("400", refused=True))
+    made = Delivery(None, [fake], clock)
+    for number in range(3):
+        made.open(alert(f"db1/bad{number}"))
+    wait_until(lambda: made.failed == 3, "none is taken")
+    clock.now += 1.0
+    fake.poison = SendError("500")
+    made.open(alert("db1/bad3"))
+    wait_until(lambda: made.failed == 4, "this one is to be tried before the others")
+    fake.poison = None
+    clock.now += 1.0
+    made.open(alert("db1/good"))
+    wait_until(lambda: len(fake.sent) == 5, "all are sent, though their pause is not over")
+    made.close(0.0)
 
 
 def test_failures_are_logged_once_and_counted() -> None:
     fake = FakeReceiver()
-    fake.error = SendError("connection refused")
+    fake.error = SendError("connection refused", unreachable=True)
     with Messages() as log, delivering(fake, seconds=0.0) as made:
         made.open(alert())
         wait_until(lambda: fake.tries >= 2, "it is tried again")
@@ -278,22 +368,48 @@ def test_a_reload_changes_destinations_and_loses_nothing() -> None:
         assert made.firing() == []
 
 
-def test_a_severity_that_rises_pages_those_that_want_it() -> None:
+WARNING = msgspec.structs.replace(alert(), severity="warning")
+
+
+def test_a_severity_that_rises_is_sent_again_and_never_falls(tmp_path: Path) -> None:
     class Critical(FakeReceiver):
         least_severity = "critical"
 
-    pager = Critical("pager")
-    warning = msgspec.structs.replace(alert(), severity="warning")
-    with delivering(pager) as made:
-        made.open(warning)
+    plain, pager = FakeReceiver("plain"), Critical("pager")
+    file = tmp_path / "outbox.sqlite"
+    with delivering(plain, pager, outbox=file) as made:
+        made.open(WARNING)
         made.open(alert("db1/2"))
-        wait_until(lambda: [one.key for _, one in pager.sent] == ["db1/2"], "the critical one")
+        wait_until(lambda: keys(pager) == ["db1/2"], "the critical one")
+        wait_until(lambda: len(plain.sent) == 2, "both")
         made.update(alert())
         wait_until(lambda: len(pager.sent) == 2, "the other one became critical")
-        made.update(warning)
-        made.update(msgspec.structs.replace(warning, over=True))
-        wait_until(lambda: len(pager.sent) == 3, "its end is sent")
-        assert pager.sent[-1][1].severity == "critical"  # as it was sent first
+        wait_until(lambda: len(plain.sent) == 3, "and is sent again")
+        made.update(WARNING)
+        assert made.firing()[0].severity == "critical"
+    again, pager_again = FakeReceiver("plain"), Critical("pager")
+    with delivering(again, pager_again, outbox=file) as made:
+        wait_until(made.loaded.is_set, "the file is read")
+        made.update(msgspec.structs.replace(WARNING, over=True))
+        wait_until(lambda: again.sent and pager_again.sent, "the ends are sent")
+    got = [(event, one.severity, one.first) for event, one in plain.sent if one.key == "db1/1"]
+    assert got == [("stall", "warning", None), ("update", "critical", "warning")]
+    assert [(event, one.severity, one.first) for event, one in again.sent] == [
+        ("end", "critical", "warning")
+    ]
+    assert [(event, one.severity, one.first) for event, one in pager_again.sent] == [
+        ("end", "critical", "critical")
+    ]
+
+
+def test_an_end_has_the_severity_that_the_destination_got() -> None:
+    fake = FakeReceiver()
+    with delivering(fake) as made:
+        made.open(WARNING)
+        wait_until(lambda: fake.events == ["stall"], "it is sent")
+        made.update(alert(over=True))
+        wait_until(lambda: fake.events == ["stall", "end"], "the end, and no news before it")
+    assert fake.sent[1][1].severity == "warning"
 
 
 def test_repetition_while_it_fires() -> None:
@@ -329,7 +445,7 @@ from pathlib import Path
 from stallscope.notify.delivery import Delivery
 from stallscope.notify.outbox import Outbox
 from tests.support.servers.waiting import wait_until
-from tests.unit.notifyscenes import FakeReceiver, alert
+from tests.unit.notifyscenes import INCIDENT, FakeReceiver, alert
 
 class Prints(FakeReceiver):
     def send(self, event, alert):
@@ -386,3 +502,68 @@ def test_kills_at_any_moment_lose_nothing_that_was_saved(tmp_path: Path) -> None
     assert ends
     for name in ends:
         assert got.index(name.replace("#end", "#stall")) < got.index(name)
+
+
+def test_too_much_is_given_up_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    size = len(to_json(alert()))
+    monkeypatch.setattr(delivering_module, "MAX_BYTES", 10 * size + size // 2)
+    fake = FakeReceiver()
+    fake.error = SendError("500")
+    with Messages() as log, delivering(fake, seconds=0.0) as made:
+        for number in range(10):
+            made.open(alert(f"db1/{number}"))
+        made.update(alert("db1/5", over=True))
+        for number in range(10, 13):
+            made.open(alert(f"x{number}"))
+        assert made.waiting() == {"fake": 10}
+        assert made.failed >= 3
+    given_up = [line.partition(":")[0] for line in log.messages if "given up" in line]
+    assert given_up == ["db1/5", "db1/0", "db1/1"], "what is over goes first"
+
+
+def test_an_alert_that_is_too_large_is_kept_without_its_captures(tmp_path: Path) -> None:
+    capture = INCIDENT.captures[0]
+    large = msgspec.structs.replace(INCIDENT, captures=(capture,) * 10_000)
+    fake = FakeReceiver()
+    fake.error = SendError("down")
+    file = tmp_path / "outbox.sqlite"
+    with delivering(fake, outbox=file, seconds=1.0) as made:
+        made.open(msgspec.structs.replace(alert(), incident=large))
+        wait_until(lambda: fake.tries > 0, "it is tried")
+    again = FakeReceiver()
+    with delivering(again, outbox=file):
+        wait_until(lambda: again.sent, "it is sent at the next start")
+    assert again.sent[0][1].incident == msgspec.structs.replace(INCIDENT, captures=())
+
+
+@pytest.mark.large
+def test_nothing_grows_with_alerts_and_reloads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delivering_module._log, "disabled", True)  # pytest keeps what is logged
+
+    class Sink(FakeReceiver):
+        repeat = 60.0
+
+        def send(self, event: Event, alert: Alert) -> None:
+            if alert.key == "bad":
+                raise SendError("500")
+
+    def turn(numbers: range) -> int:
+        for number in numbers:
+            made.open(alert(f"db1/{number}", name=f"i{number}"))
+            made.update(alert(f"db1/{number}", name=f"i{number}", over=True))
+            if number % 10 == 0:
+                made.configure([Sink("kept"), Sink(f"new{number}")])
+                made.update(alert("long", name=f"i{number}"))
+        made.configure([Sink("kept"), Sink("last")])
+        wait_until(lambda: len(made.firing()) == 2 and made.waiting()["kept"] == 1, "all is sent")
+        wait_until(lambda: threading.active_count() <= threads + 4, "old threads have ended")
+        gc.collect()
+        return len(gc.get_objects())
+
+    threads = threading.active_count()
+    with delivering(seconds=0.0) as made:
+        made.open(alert("long"))
+        made.open(alert("bad"))
+        before = turn(range(2_000))
+        after = turn(range(2_000, 12_000))
+    assert after - before < 500

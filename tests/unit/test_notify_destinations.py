@@ -11,9 +11,7 @@ import hmac
 import os
 import signal
 import socket
-import socketserver
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,15 +20,17 @@ import msgspec
 import pytest
 
 from stallscope.base.errors import UsageError
+from stallscope.base.sending import SendError
 from stallscope.model.incident import Incident
 from stallscope.notify import destinations
 from stallscope.notify import settings as kinds
 from stallscope.notify.alert import Alert
 from stallscope.notify.destinations.alertmanager import labels
-from stallscope.notify.receiver import SendError
 from tests.support.receivers import Fault, Receiver, receiver
 from tests.support.servers.waiting import PATIENCE, wait_until
+from tests.unit.agentlog import Messages
 from tests.unit.notifyscenes import INCIDENT, alert
+from tests.unit.smtpfake import Smtp, smtp
 
 LINKED = msgspec.structs.replace(alert(), path="/var/lib/x", link="https://x/1")
 SHOW = """\
@@ -57,7 +57,7 @@ def test_alertmanager(server: Receiver) -> None:
     both(kinds.AlertmanagerSettings("am", url=base + "/", labels={"team": "dba"}))
     (first,), (last,) = (posted.json for posted in server.posted)
     assert [posted.path for posted in server.posted] == ["/api/v2/alerts"] * 2
-    assert first["labels"] == last["labels"] == {**labels(LINKED), "team": "dba"}
+    assert first["labels"] == last["labels"] == {**labels(LINKED, "critical"), "team": "dba"}
     assert first["labels"]["severity"] == "critical"
     assert first["generatorURL"] == "https://x/1"
     assert "startsAt" not in first
@@ -65,6 +65,17 @@ def test_alertmanager(server: Receiver) -> None:
     assert first["annotations"]["statement"] == "ALTER TABLE t ADD c INT"
     end = datetime.datetime.fromisoformat(last["endsAt"])
     assert end <= datetime.datetime.now(datetime.UTC)
+
+
+def test_an_alert_that_became_critical_is_two_to_alertmanager(server: Receiver) -> None:
+    """Its labels are its identity. The first one fires on: nobody is notified of an end."""
+    made = destinations.make(kinds.AlertmanagerSettings("am", url=server.url))
+    risen = msgspec.structs.replace(LINKED, first="warning")
+    made.send("update", risen)
+    made.send("end", risen)
+    for posted, ends in zip(server.posted, (False, True), strict=True):
+        assert [one["labels"]["severity"] for one in posted.json] == ["warning", "critical"]
+        assert all(("endsAt" in one) == ends for one in posted.json)
 
 
 def test_alertmanagers_clock_counts(server: Receiver) -> None:
@@ -109,7 +120,11 @@ def test_pagerduty(server: Receiver) -> None:
 
 def test_opsgenie(server: Receiver) -> None:
     both(kinds.OpsgenieSettings("og", api_key="k", url=server.url, teams=["dba"]))
-    first, last = server.posted
+    made = destinations.make(kinds.OpsgenieSettings("og", api_key="k", url=server.url))
+    made.send("update", LINKED)
+    first, last, risen = server.posted
+    assert risen.path == "/hook/db1%2F1/priority?identifierType=alias"
+    assert risen.json == {"priority": "P1"}
     assert first.headers["Authorization"] == "GenieKey k"
     assert first.json["alias"] == LINKED.key
     assert first.json["priority"] == "P1"
@@ -165,7 +180,9 @@ def test_a_path_that_is_no_text_is_posted(server: Receiver) -> None:
 
 def test_a_template_makes_the_body(server: Receiver, tmp_path: Path) -> None:
     file = tmp_path / "body"
-    file.write_text('{"text": {{ title | tojson }}, "what": "{{ facts.statement }}"}')
+    file.write_text(
+        '{"text": {{ title | tojson }}, "what": {{ facts.statement | default("-") | tojson }}}'
+    )
     both(kinds.WebhookSettings("w", url=server.url, template=str(file)))
     assert server.posted[0].json == {
         "text": "mariadbd on db1: metadata-lock, 20 threads",
@@ -173,26 +190,47 @@ def test_a_template_makes_the_body(server: Receiver, tmp_path: Path) -> None:
     }
 
 
-@pytest.mark.parametrize("text", ["{{ title", "{% for %}"])
-def test_a_template_that_is_wrong_is_an_error_at_the_start(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("{{ title", r":1: unexpected end"),
+        ("{% for %}", r":1: "),
+        ("{{ title.__class__.__mro__ }}", " fails for an alert of which all is known: .*unsafe"),
+        ("{{ facts.statement }}", " fails for an alert without .*no attribute 'statement'"),
+        ("{{ path | length }}", " fails for an alert without verdict, trigger, statement and path"),
+        ("{{ incident.verdict.title }}", " fails for an alert without verdict"),
+        ("{{ title * 1000000 }}", " fails for .*more than 1 MiB"),
+    ],
+)
+def test_a_template_that_is_wrong_is_an_error_at_the_start(
+    tmp_path: Path, text: str, why: str
+) -> None:
     file = tmp_path / "body"
     file.write_text(text)
     settings = kinds.WebhookSettings("w", url="http://x/", template=str(file))
-    with pytest.raises(UsageError, match=f"destination w: template {file}:1: "):
+    with pytest.raises(UsageError, match=f"destination w: template {file}{why}") as raised:
         destinations.make(settings)
+    assert destinations.problem(settings) == str(raised.value)
 
 
-def test_a_template_runs_no_code(server: Receiver, tmp_path: Path) -> None:
+def test_a_template_that_fails_later_loses_no_alert(server: Receiver, tmp_path: Path) -> None:
     file = tmp_path / "body"
-    file.write_text("{{ title.__class__.__mro__ }}")
-    with pytest.raises(Exception, match="unsafe"):
-        both(kinds.WebhookSettings("w", url=server.url, template=str(file)))
+    file.write_text('{% if key == "db1/bad" %}{{ nothing }}{% endif %}"mine"')
+    made = destinations.make(kinds.WebhookSettings("w", url=server.url, template=str(file)))
+    with Messages() as log:
+        for key in ("db1/bad", "db1/good", "db1/bad"):
+            made.send("stall", alert(key))
+    assert [posted.json for posted in server.posted][1] == "mine"
+    assert server.posted[0].json["key"] == server.posted[2].json["key"] == "db1/bad"
+    (said,) = log.messages
+    assert "'nothing' is undefined; the built-in body is sent instead" in said
 
 
 @pytest.mark.parametrize(
     ("fault", "refused", "after"),
     [
         (Fault(500), False, 0.0),
+        (Fault(500, {"Retry-After": "17"}), False, 0.0),
         (Fault(503, {"Retry-After": "17"}), False, 17.0),
         (Fault(429, {"Retry-After": "3"}), False, 3.0),
         (Fault(404), True, 0.0),
@@ -205,6 +243,7 @@ def test_answers(server: Receiver, fault: Fault, refused: bool, after: float) ->
     with pytest.raises(SendError, match=f"answers {fault.status}") as raised:
         made.send("stall", LINKED)
     assert (raised.value.refused, raised.value.after) == (refused, after)
+    assert not raised.value.unreachable
     assert "hush" not in str(raised.value)
     assert server.asked == 1
 
@@ -222,48 +261,13 @@ def test_a_destination_that_is_not_there(url: str) -> None:
     with pytest.raises(SendError, match="cannot be reached: ") as raised:
         made.send("stall", LINKED)
     assert "object at" not in str(raised.value)
+    assert raised.value.unreachable
 
 
-class Smtp(socketserver.ThreadingTCPServer):
-    """Takes mail, or refuses recipients."""
-
-    allow_reuse_address = daemon_threads = True
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Smtp)
-        self.mails: list[bytes] = []
-        self.refuses: bytes | None = None
-
-
-class _Smtp(socketserver.StreamRequestHandler):
-    server: Smtp
-
-    def handle(self) -> None:
-        self.wfile.write(b"220 ready\r\n")
-        while line := self.rfile.readline():
-            word = line[:4].upper()
-            if word == b"DATA":
-                self.wfile.write(b"354 go on\r\n")
-                lines = []
-                while (text := self.rfile.readline()) != b".\r\n":
-                    lines.append(text)
-                self.server.mails.append(b"".join(lines))
-            elif word == b"RCPT" and self.server.refuses is not None:
-                self.wfile.write(self.server.refuses)
-                continue
-            self.wfile.write(b"250 fine\r\n")
-            if word == b"QUIT":
-                break
-
-
-@pytest.fixture
-def smtp() -> Iterator[Smtp]:
-    with Smtp() as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        yield server
-        server.shutdown()
-        thread.join()
+@pytest.fixture(name="smtp")
+def smtp_server() -> Iterator[Smtp]:
+    with smtp() as made:
+        yield made
 
 
 def mail(smtp: Smtp, **more: Any) -> kinds.MailSettings:
@@ -324,16 +328,23 @@ def test_a_command_gets_variables_and_no_shell(
 
 
 @pytest.mark.parametrize(
-    ("command", "why"),
+    ("program", "why"),
     [
-        (["/nonexistent/program"], "cannot run /nonexistent/program: No such file or directory"),
-        ([sys.executable, "-c", "import sys; sys.exit('no network')"], "it ended with 1: no net"),
+        ("#!/nonexistent", "cannot run .*: No such file or directory"),
+        ("#!/bin/sh\necho no network >&2; exit 1", "it ended with 1: no network"),
     ],
 )
-def test_a_command_that_fails(command: list[str], why: str) -> None:
-    made = destinations.make(kinds.CommandDestination("c", run=command))
-    with pytest.raises(SendError, match=why):
-        made.send("stall", LINKED)
+def test_a_command_that_fails(tmp_path: Path, program: str, why: str) -> None:
+    file = tmp_path / "program"
+    file.write_text(program)
+    settings = kinds.CommandDestination("c", run=[str(file)])
+    with pytest.raises(UsageError, match=f"{file} is not a program that this user can execute"):
+        destinations.make(settings)
+    assert destinations.problem(settings)
+    file.chmod(0o755)
+    with pytest.raises(SendError, match=why) as raised:
+        destinations.make(settings).send("stall", LINKED)
+    assert not raised.value.unreachable
 
 
 @pytest.mark.large

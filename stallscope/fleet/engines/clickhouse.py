@@ -10,10 +10,11 @@ from typing import Any
 
 import msgspec
 
+from stallscope.base.sending import SendError
 from stallscope.base.text import one_line
 from stallscope.fleet.address import Address
 from stallscope.fleet.batch import Batch
-from stallscope.fleet.destination import EngineError, ShipError
+from stallscope.fleet.destination import EngineError
 from stallscope.fleet.dialect import Dialect
 from stallscope.fleet.engines import clickhouseschema
 from stallscope.fleet.engines.clickhouseclient import Client, Failure
@@ -96,7 +97,7 @@ class ClickHouseDestination:
         return self._lacking
 
     def send(self, batch: Batch) -> None:
-        """Store all rows before this returns. Raises: ShipError."""
+        """Store all rows before this returns. Raises: SendError."""
         try:
             # While something is missing, it may be repaired at any moment.
             if not self._looked or self._lacking:
@@ -156,7 +157,7 @@ class ClickHouseDestination:
             if (missing := clickhouseschema.lacking(found, table))
         )
 
-    def _refused(self, error: Failure) -> ShipError:
+    def _refused(self, error: Failure) -> SendError:
         never = (
             error.code in _NEVER
             or (error.code == _ENDS_EARLY and "parsing" in str(error))
@@ -166,9 +167,9 @@ class ClickHouseDestination:
         if never:
             altered = self._altered()
             if altered:
-                return ShipError(altered, after=60.0)
+                return SendError(altered, after=60.0)
         after = error.after or _LATER_SECONDS.get(error.code, 0.0)
-        return ShipError(why, refused=never, after=after)
+        return SendError(why, refused=never, after=after)
 
     def _altered(self) -> str:
         """Return how somebody altered the tables; empty: nobody did."""

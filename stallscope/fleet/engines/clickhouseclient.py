@@ -12,10 +12,10 @@ import urllib.parse
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from stallscope.base.sending import SendError
 from stallscope.base.text import one_line
 from stallscope.fleet.address import Address
 from stallscope.notify import http
-from stallscope.notify.receiver import SendError
 
 if TYPE_CHECKING or sys.version_info < (3, 14):
     from backports import zstd

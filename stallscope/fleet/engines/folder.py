@@ -15,8 +15,8 @@ import msgspec
 
 from stallscope.base import atomicfile
 from stallscope.base.errors import StallscopeError
+from stallscope.base.sending import SendError
 from stallscope.fleet.batch import MAX_PACKED, MAX_PLAIN, Batch
-from stallscope.fleet.destination import ShipError
 from stallscope.fleet.engines.folderfiles import LINES, Lines, is_date
 from stallscope.fleet.tables import TABLES
 from stallscope.store.appended import pack
@@ -59,7 +59,7 @@ class FolderDestination:
         return ()
 
     def send(self, batch: Batch) -> None:
-        """Write what is not there yet. Raises: ShipError."""
+        """Write what is not there yet. Raises: SendError."""
         for path, plain in self._files(batch):
             try:
                 self._write(path, pack(plain))
@@ -71,7 +71,7 @@ class FolderDestination:
                 cause = error.__cause__
                 if isinstance(cause, OSError):
                     raise self._failed(path, cause) from None
-                raise ShipError(str(error), after=_WAIT_S) from None
+                raise SendError(str(error), after=_WAIT_S) from None
 
     def close(self) -> None:
         """Nothing is open."""
@@ -84,9 +84,9 @@ class FolderDestination:
                 try:
                     day = _day.decode(line).day
                 except ValueError as error:
-                    raise ShipError(f"a row of {table}: {error}", refused=True) from None
+                    raise SendError(f"a row of {table}: {error}", refused=True) from None
                 if not is_date(day):
-                    raise ShipError(f"a row of {table} has no day", refused=True)
+                    raise SendError(f"a row of {table} has no day", refused=True)
                 days[day].append(line + b"\n")
             for day, rows in days.items():
                 self._check(table, day, b"".join(rows))
@@ -102,7 +102,7 @@ class FolderDestination:
                 raise StallscopeError(f"more than {MAX_PLAIN >> 20} MiB")
             _lines(table).checked(plain, day)
         except StallscopeError as error:
-            raise ShipError(f"rows of {table}: {error}", refused=True) from None
+            raise SendError(f"rows of {table}: {error}", refused=True) from None
 
     def _write(self, path: Path, data: bytes) -> None:
         if not self._folder.is_dir():
@@ -110,7 +110,7 @@ class FolderDestination:
         if path.exists():
             return
         if len(data) > MAX_PACKED:
-            raise ShipError(f"the batch has more than {MAX_PACKED >> 20} MiB", refused=True)
+            raise SendError(f"the batch has more than {MAX_PACKED >> 20} MiB", refused=True)
         for folder in (path.parent.parent, path.parent):
             try:
                 folder.mkdir()
@@ -119,19 +119,19 @@ class FolderDestination:
             atomicfile.sync_folder(folder.parent)
         free = shutil.disk_usage(self._folder).free - len(data)
         if free < self._min_free:
-            raise ShipError(
+            raise SendError(
                 f"the disk of {self._folder} would have {max(0, free) >> 20} MiB free, less than"
                 f" {self._min_free >> 20} MiB; free space, or run `stallscope fleet prune`",
                 after=_WAIT_S,
             )
         atomicfile.write(path, [data], mode=_FILE_MODE & ~_umask())
 
-    def _failed(self, path: Path, error: OSError) -> ShipError:
+    def _failed(self, path: Path, error: OSError) -> SendError:
         code = error.errno or 0
         what = _HELP.get(code, "look at the folder")
         why = os.strerror(code) if code else str(error)
         where = self._folder if code == errno.ENOENT else path.parent
-        return ShipError(f"cannot write to {where}: {why}; {what}", after=_WAIT_S)
+        return SendError(f"cannot write to {where}: {why}; {what}", after=_WAIT_S)
 
 
 @functools.cache

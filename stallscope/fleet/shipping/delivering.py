@@ -8,8 +8,9 @@ from collections.abc import Sequence
 
 import msgspec
 
+from stallscope.base.sending import SendError
 from stallscope.fleet.batch import Batch
-from stallscope.fleet.destination import Destination, ShipError
+from stallscope.fleet.destination import Destination
 
 __all__ = ["Delivered", "deliver", "merged"]
 
@@ -32,7 +33,7 @@ class Delivered(msgspec.Struct, frozen=True):
 def deliver(destination: Destination, batch: Batch) -> Delivered:
     """Send a batch; one that is refused is sent in halves, until the bad rows are found.
 
-    Raises: ShipError, where it can be tried again: with the whole batch, since rows that the engine
+    Raises: SendError, where it can be tried again: with the whole batch, since rows that the engine
     has change nothing.
     """
     todo = [_lines(batch)]
@@ -42,7 +43,7 @@ def deliver(destination: Destination, batch: Batch) -> Delivered:
         part = todo.pop()
         try:
             destination.send(_batch(part))
-        except ShipError as error:
+        except SendError as error:
             if not error.refused:
                 raise
             why = str(error)

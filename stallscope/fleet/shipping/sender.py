@@ -15,9 +15,10 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from stallscope.base.sending import SendError
 from stallscope.base.threads import keep_running
 from stallscope.fleet.batch import Batch, make
-from stallscope.fleet.destination import Destination, ShipError
+from stallscope.fleet.destination import Destination
 from stallscope.fleet.shipping.delivering import Delivered, deliver, merged
 from stallscope.fleet.shipping.sentstacks import SentStacks
 from stallscope.fleet.shipping.spool import Spool, Waiting
@@ -212,16 +213,16 @@ class Sender:
         if not batch.rows:
             self.spool.remove(files)  # of a later version, which has other tables
             if not files and len(self.spool):
-                self._not_sent(ShipError(f"the spool {self.spool.folder} cannot be read"))
+                self._not_sent(SendError(f"the spool {self.spool.folder} cannot be read"))
             return
         new = self._stacks.without(batch)
         try:
             done = self._deliver(new)
-        except ShipError as error:
+        except SendError as error:
             self._not_sent(error)
             return
         except Exception as error:
-            self._not_sent(ShipError(f"internal error: {type(error).__name__}: {error}"))
+            self._not_sent(SendError(f"internal error: {type(error).__name__}: {error}"))
             return
         with self._changed:
             for key, row in list(self._held.items()):
@@ -243,7 +244,7 @@ class Sender:
 
     def _deliver(self, batch: Batch) -> Delivered:
         """Send the stacks, and then what refers to them: if that fails, the engine has the stacks,
-        and the next attempt is smaller. Raises: ShipError."""
+        and the next attempt is smaller. Raises: SendError."""
         stacks = {name: lines for name, lines in batch.lines.items() if name == STACKS.name}
         done = Delivered(0)
         if stacks:
@@ -277,7 +278,7 @@ class Sender:
             rows, size = rows + batch.rows, size + new
         return files, merged(found)
 
-    def _not_sent(self, error: ShipError) -> None:
+    def _not_sent(self, error: SendError) -> None:
         now, why = self._clock(), str(error)
         self._failures += 1
         if why != self._why and now - self._said_at >= SAID_SECONDS:

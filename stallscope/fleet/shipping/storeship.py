@@ -14,9 +14,10 @@ import msgspec
 
 from stallscope.analyzers import catalog
 from stallscope.base.errors import StallscopeError
+from stallscope.base.sending import SendError
 from stallscope.base.text import one_line
 from stallscope.fleet.batch import Batch, make
-from stallscope.fleet.destination import Destination, ShipError
+from stallscope.fleet.destination import Destination
 from stallscope.fleet.shipping.delivering import deliver, merged
 from stallscope.fleet.stored import rows_of_stored
 from stallscope.store import layout, listing
@@ -82,7 +83,7 @@ class _Route:
             try:
                 self._whole(group)
                 return
-            except ShipError as error:
+            except SendError as error:
                 self._lost = str(error)
         self.result.failed += [Failure(name, self._lost) for name, _ in group]
 
@@ -101,12 +102,12 @@ class _Route:
                 self.result.sent += 1
 
     def _tried(self, batch: Batch) -> tuple[int, int, str]:
-        """Send a batch, several times where that helps. Raises: ShipError."""
+        """Send a batch, several times where that helps. Raises: SendError."""
         pause = FIRST_PAUSE
         for left in range(ATTEMPTS - 1, -1, -1):
             try:
                 done = deliver(self.destination, batch)
-            except ShipError as error:
+            except SendError as error:
                 if not left:
                     raise
                 self._pause(min(max(pause, error.after), LONGEST_PAUSE))

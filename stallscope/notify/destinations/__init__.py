@@ -3,10 +3,28 @@
 
 from __future__ import annotations
 
+from stallscope.base.errors import UsageError
 from stallscope.notify import settings as kinds
 from stallscope.notify.receiver import Receiver
 
-__all__ = ["make"]
+__all__ = ["make", "problem"]
+
+
+def problem(settings: kinds.Destination) -> str | None:
+    """Return what is wrong with the files that a destination needs, its secrets aside."""
+    try:
+        match settings:
+            case kinds.WebhookSettings():
+                from stallscope.notify.destinations import webhook
+
+                webhook.template_of(settings)
+            case kinds.CommandDestination():
+                from stallscope.notify.destinations import command
+
+                command.check_program(settings)
+    except UsageError as error:
+        return str(error)
+    return None
 
 
 def make(settings: kinds.Destination) -> Receiver:

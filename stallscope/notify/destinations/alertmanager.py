@@ -11,12 +11,10 @@ import base64
 import datetime
 import re
 
-import msgspec
-
 from stallscope.notify import http
 from stallscope.notify.alert import Alert, Event, body, facts, title
 from stallscope.notify.destinations.base import Base
-from stallscope.notify.settings import AlertmanagerSettings, secret
+from stallscope.notify.settings import AlertmanagerSettings, Severity, secret
 
 __all__ = ["Alertmanager", "labels"]
 
@@ -37,7 +35,6 @@ class Alertmanager(Base[AlertmanagerSettings]):
     def send(self, event: Event, alert: Alert) -> None:
         """Post the alert, or its end."""
         value: dict[str, object] = {
-            "labels": {**labels(alert), **self.settings.labels},
             "annotations": {
                 "summary": title(alert),
                 "description": "\n".join(body(alert)),
@@ -50,12 +47,18 @@ class Alertmanager(Base[AlertmanagerSettings]):
             now = datetime.datetime.now(datetime.UTC)
             end = now + datetime.timedelta(seconds=self._ahead)
             value["endsAt"] = end.isoformat()
-        data = msgspec.json.encode([value])
-        answer = http.post_json(self._url, data, self.settings.deadline, self._headers)
+        # Labels are the identity: an alert that became critical is another one to Alertmanager. The
+        # first fires on: its receiver would be notified that the stall is over.
+        severities = dict.fromkeys((alert.first or alert.severity, alert.severity))
+        values = [
+            {"labels": {**labels(alert, severity), **self.settings.labels}, **value}
+            for severity in severities
+        ]
+        answer = http.post_json(self._url, values, self.settings.deadline, self._headers)
         self._ahead = answer.ahead_seconds
 
 
-def labels(alert: Alert) -> dict[str, str]:
+def labels(alert: Alert, severity: Severity) -> dict[str, str]:
     """Return what identifies the alert: these never change while it fires."""
     target = alert.incident.target
     return {
@@ -63,7 +66,7 @@ def labels(alert: Alert) -> dict[str, str]:
         "instance": alert.host,
         "server": target.name,
         "stall": alert.key,
-        "severity": alert.severity,
+        "severity": severity,
     }
 
 

@@ -8,17 +8,34 @@ import email.message
 import email.utils
 import hashlib
 import smtplib
+import socket
 import ssl
+import string
 
-from stallscope.base.text import without_surrogates
+from stallscope.base import deadline
+from stallscope.base.encoding import utf8
+from stallscope.base.sending import SendError
 from stallscope.notify.alert import Alert, Event, body, title
 from stallscope.notify.destinations.base import Base
-from stallscope.notify.receiver import SendError
 from stallscope.notify.settings import MailSettings, secret
 
 __all__ = ["Mail"]
 
 _PERMANENT = 500
+_DOMAIN = frozenset(string.ascii_letters + string.digits + ".-")
+
+
+class _Smtp(smtplib.SMTP):
+    """A connection within the deadline of its thread."""
+
+    def _get_socket(self, host: str, port: int, timeout: float) -> socket.socket:
+        return deadline.connect(host, port)
+
+
+class _SmtpTls(_Smtp):
+    def _get_socket(self, host: str, port: int, timeout: float) -> socket.socket:
+        context = ssl.create_default_context()
+        return context.wrap_socket(deadline.connect(host, port), server_hostname=host)
 
 
 class Mail(Base[MailSettings]):
@@ -29,16 +46,17 @@ class Mail(Base[MailSettings]):
     def send(self, event: Event, alert: Alert) -> None:
         """Send a message."""
         settings = self.settings
+        message = self._message(event, alert)
+        reached = False
         try:
-            server = self._connected()
-            try:
+            with deadline.Deadline(settings.deadline), contextlib.closing(self._server()) as server:
                 if settings.tls == "starttls":
                     server.starttls(context=ssl.create_default_context())
+                reached = True
                 if settings.user:
                     server.login(settings.user, self._password)
-                server.send_message(self._message(event, alert))
-            finally:
-                # The message was taken, or not: the goodbye changes nothing.
+                server.send_message(message)
+                # The message was taken: the goodbye changes nothing.
                 with contextlib.suppress(OSError, smtplib.SMTPException):
                     server.quit()
         except smtplib.SMTPResponseException as error:
@@ -47,6 +65,7 @@ class Mail(Base[MailSettings]):
             raise SendError(
                 f"{settings.host} answers {error.smtp_code}: {text}",
                 refused=error.smtp_code >= _PERMANENT,
+                unreachable=not reached,
             ) from error
         except smtplib.SMTPRecipientsRefused as error:
             code, said = next(iter(error.recipients.values()))
@@ -56,30 +75,35 @@ class Mail(Base[MailSettings]):
                 refused=code >= _PERMANENT,
             ) from error
         except (OSError, smtplib.SMTPException) as error:
-            raise SendError(f"{settings.host}:{settings.port}: {error}") from error
+            raise SendError(
+                f"{settings.host}:{settings.port}: {error}",
+                unreachable=not reached or isinstance(error, TimeoutError),
+            ) from error
 
-    def _connected(self) -> smtplib.SMTP:
+    def _server(self) -> smtplib.SMTP:
         settings = self.settings
-        if settings.tls == "tls":
-            context = ssl.create_default_context()
-            return smtplib.SMTP_SSL(
-                settings.host, settings.port, timeout=settings.deadline, context=context
-            )
-        return smtplib.SMTP(settings.host, settings.port, timeout=settings.deadline)
+        kind = _SmtpTls if settings.tls == "tls" else _Smtp
+        name = deadline.name_of_host()
+        return kind(settings.host, settings.port, name, timeout=settings.deadline)
 
     def _message(self, event: Event, alert: Alert) -> email.message.EmailMessage:
         message = email.message.EmailMessage()
         over = event == "end"
         message["Subject"] = ("over: " if over else "") + title(alert)
-        message["From"] = self.settings.sender or f"stallscope@{alert.host}"
+        message["From"] = self.settings.sender or f"stallscope@{_domain(alert.host)}"
         message["To"] = ", ".join(self.settings.to)
         message["Date"] = email.utils.localtime()
-        first = f"<{hashlib.sha256(alert.key.encode()).hexdigest()[:32]}.{{}}@stallscope>"
+        first = f"<{hashlib.sha256(utf8(alert.key)).hexdigest()[:32]}.{{}}@stallscope>"
         # The same at each attempt: a server that got it twice can see that.
         message["Message-ID"] = first.format(event)
-        if over:
+        if event != "stall":
             message["In-Reply-To"] = message["References"] = first.format("stall")
         message["Auto-Submitted"] = "auto-generated"
         message["X-Priority"] = "1" if alert.severity == "critical" and not over else "3"
-        message.set_content(without_surrogates("\n".join([title(alert), "", *body(alert), ""])))
+        message.set_content("\n".join([title(alert), "", *body(alert), ""]))
         return message
+
+
+def _domain(host: str) -> str:
+    """Return the name of a host as a mail address can have it."""
+    return "".join(one if one in _DOMAIN else "-" for one in host) or "localhost"

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import urllib.parse
 
-import msgspec
-
+from stallscope.base.encoding import utf8
 from stallscope.notify import http
 from stallscope.notify.alert import Alert, Event, body, facts, title
 from stallscope.notify.destinations.base import Base
@@ -21,18 +20,22 @@ _PRIORITIES = {"critical": "P1", "warning": "P3"}
 
 class Opsgenie(Base[OpsgenieSettings]):
     # A second request with the alias of an open alert only counts it: what is known later is a
-    # note, which would page nobody and change nothing.
+    # note, which would page nobody and change nothing. But a priority can rise.
     def __init__(self, settings: OpsgenieSettings) -> None:
         super().__init__(settings)
         self._headers = {"Authorization": f"GenieKey {secret(settings, 'api_key')}"}
 
     def send(self, event: Event, alert: Alert) -> None:
-        """Create the alert, or close it."""
+        """Create the alert, raise its priority, or close it."""
         alias = alert.key[:_LONGEST_ALIAS]
-        url = self.settings.url
+        of_alert = f"{self.settings.url}/{urllib.parse.quote(utf8(alias), safe='')}"
+        url, method = self.settings.url, "POST"
         value: dict[str, object] = {"source": f"stallscope on {alert.host}"}
         if event == "end":
-            url = f"{url}/{urllib.parse.quote(alias, safe='')}/close?identifierType=alias"
+            url = f"{of_alert}/close?identifierType=alias"
+        elif event == "update":
+            url, method = f"{of_alert}/priority?identifierType=alias", "PUT"
+            value = {"priority": _PRIORITIES[alert.severity]}
         else:
             found = facts(alert)
             value |= {
@@ -45,4 +48,4 @@ class Opsgenie(Base[OpsgenieSettings]):
                 "tags": ["stallscope", *self.settings.tags],
                 "responders": [{"name": team, "type": "team"} for team in self.settings.teams],
             }
-        http.post_json(url, msgspec.json.encode(value), self.settings.deadline, self._headers)
+        http.post_json(url, value, self.settings.deadline, self._headers, method=method)

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import datetime
 
-import msgspec
-
 from stallscope.notify import http
 from stallscope.notify.alert import Alert, Event, facts, title
 from stallscope.notify.destinations.base import Base
@@ -46,4 +44,4 @@ class PagerDuty(Base[PagerDutySettings]):
             value["client"] = "stallscope"
             if alert.link is not None:
                 value["links"] = [{"href": alert.link, "text": "the incident"}]
-        http.post_json(self.settings.url, msgspec.json.encode(value), self.settings.deadline)
+        http.post_json(self.settings.url, value, self.settings.deadline)

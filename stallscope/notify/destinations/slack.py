@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from stallscope.notify import http
 from stallscope.notify.alert import Alert, Event, facts, title
 from stallscope.notify.destinations.base import Base
@@ -45,7 +43,7 @@ class Slack(Base[SlackSettings]):
             fenced = f"```\n{shown[: _LONGEST_SECTION - 10]}\n```"
             blocks.append({"type": "section", "text": {"type": "mrkdwn", "text": fenced}})
         value = {"text": head, "blocks": blocks}
-        http.post_json(self._url, msgspec.json.encode(value), self.settings.deadline)
+        http.post_json(self._url, value, self.settings.deadline)
 
 
 def _escaped(text: str) -> str:

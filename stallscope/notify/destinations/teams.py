@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from stallscope.notify import http
 from stallscope.notify.alert import Alert, Event, facts, title
 from stallscope.notify.destinations.base import Base
@@ -64,7 +62,7 @@ class Teams(Base[TeamsSettings]):
             "type": "message",
             "attachments": [{"contentType": content_type, "content": card}],
         }
-        http.post_json(self._url, msgspec.json.encode(value), self.settings.deadline)
+        http.post_json(self._url, value, self.settings.deadline)
 
 
 def _plain(text: str) -> str:

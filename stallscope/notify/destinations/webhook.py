@@ -5,23 +5,28 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import logging
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from stallscope.base import extras
+from stallscope.base.encoding import to_json, utf8
 from stallscope.base.errors import UsageError
-from stallscope.base.text import without_surrogates
+from stallscope.base.text import one_line, without_surrogates
 from stallscope.notify import http
-from stallscope.notify.alert import Alert, Event, facts, title
+from stallscope.notify.alert import Alert, Event, examples, facts, title
 from stallscope.notify.destinations.base import Base
-from stallscope.notify.settings import WebhookSettings, secret
+from stallscope.notify.settings import WebhookSettings, named, secret
 
-__all__ = ["Webhook"]
+__all__ = ["Webhook", "template_of"]
+
+_log = logging.getLogger(__name__)
 
 _MAX_TEMPLATE = 1 << 20
 _MAX_BODY = 1 << 20
+_LONGEST_KEY = 512
 
 
 class Webhook(Base[WebhookSettings]):
@@ -29,18 +34,15 @@ class Webhook(Base[WebhookSettings]):
         super().__init__(settings)
         self._url = secret(settings, "url")
         self._secret = secret(settings, "secret").encode()
-        self._template = self._loaded(settings.template) if settings.template else None
+        self._said = ""
+        self._template = template_of(settings)
 
     def send(self, event: Event, alert: Alert) -> None:
         """Post the event."""
-        value = _value(event, alert)
-        if self._template is None:
-            body = msgspec.json.encode(value)
-        else:
-            body = str(self._template.render(**value))[:_MAX_BODY].encode()
+        body, content_type = self._body(event, alert)
         headers = {
-            "Content-Type": self.settings.content_type,
-            "Idempotency-Key": f"{alert.key}#{event}",
+            "Content-Type": content_type,
+            "Idempotency-Key": f"{alert.key[:_LONGEST_KEY]}#{event}",
             **self.settings.headers,
         }
         if self._secret:
@@ -48,25 +50,67 @@ class Webhook(Base[WebhookSettings]):
             headers["X-Stallscope-Signature"] = f"sha256={made}"
         http.post(self._url, body, headers, self.settings.deadline)
 
-    def _loaded(self, file: str) -> Any:
-        extras.require("report", f"template of the destination {self.name}")
-        import jinja2
-        import jinja2.sandbox
+    def _body(self, event: Event, alert: Alert) -> tuple[bytes, str]:
+        """Return the body and its type: of the template, or the built-in one where that fails."""
+        value = _value(event, alert)
+        if self._template is not None:
+            try:
+                return _rendered(self._template, value), self.settings.content_type
+            except Exception as error:
+                why = f"{self.settings.template} fails: {type(error).__name__}: {error}"
+                if why != self._said:
+                    _log.error(
+                        "destination %s: template %s; the built-in body is sent instead",
+                        self.name,
+                        one_line(why),
+                    )
+                self._said = why
+        return to_json(value), WebhookSettings().content_type
 
+
+def template_of(settings: WebhookSettings) -> Any:
+    """Return the template, tried with what an alert can lack; None: there is none.
+
+    Raises: UsageError.
+    """
+    name, file = named(settings), settings.template
+    if not file:
+        return None
+    extras.require("report", f"template of the destination {name}")
+    import jinja2
+    import jinja2.sandbox
+
+    try:
+        with Path(file).open("rb") as opened:
+            text = opened.read(_MAX_TEMPLATE).decode()
+        environment = jinja2.sandbox.SandboxedEnvironment(
+            undefined=jinja2.StrictUndefined, autoescape=False, keep_trailing_newline=True
+        )
+        template = environment.from_string(text)
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "it is no text"
+        raise UsageError(f"destination {name}: template {file}: {why}") from error
+    except jinja2.TemplateError as error:
+        line = getattr(error, "lineno", None)
+        where = f"{file}:{line}" if line else file
+        raise UsageError(f"destination {name}: template {where}: {error}") from error
+    for event, alert, what in examples():
         try:
-            with Path(file).open("rb") as opened:
-                text = opened.read(_MAX_TEMPLATE).decode()
-            environment = jinja2.sandbox.SandboxedEnvironment(
-                undefined=jinja2.StrictUndefined, autoescape=False, keep_trailing_newline=True
-            )
-            return environment.from_string(text)
-        except (OSError, UnicodeDecodeError) as error:
-            why = getattr(error, "strerror", None) or "it is no text"
-            raise UsageError(f"destination {self.name}: template {file}: {why}") from error
-        except jinja2.TemplateError as error:
-            line = getattr(error, "lineno", None)
-            where = f"{file}:{line}" if line else file
-            raise UsageError(f"destination {self.name}: template {where}: {error}") from error
+            _rendered(template, _value(event, alert))
+        except Exception as error:
+            raise UsageError(
+                f"destination {name}: template {file} fails for {what}:"
+                f" {one_line(str(error), 200)}; write {{{{ facts.NAME | default('') }}}} for"
+                " what can be missing"
+            ) from error
+    return template
+
+
+def _rendered(template: Any, value: dict[str, Any]) -> bytes:
+    body = utf8(str(template.render(**value)))
+    if len(body) > _MAX_BODY:
+        raise ValueError(f"it makes more than {_MAX_BODY >> 20} MiB")
+    return body
 
 
 def _value(event: Event, alert: Alert) -> dict[str, Any]:

@@ -11,9 +11,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from stallscope.base.sending import SendError
 from stallscope.fleet import batch
 from stallscope.fleet.address import Address, parse
-from stallscope.fleet.destination import EngineError, ShipError
+from stallscope.fleet.destination import EngineError
 from stallscope.fleet.engines.clickhouse import ClickHouse, ClickHouseDestination
 from stallscope.fleet.engines.clickhousetables import init
 from stallscope.fleet.tables import IncidentRow, WaitRow
@@ -59,7 +60,7 @@ def test_a_wrong_password_is_said_and_tried_again(
     node: server.ClickHouse, user: str, password: str
 ) -> None:
     address = of(node, user, password)
-    with pytest.raises(ShipError, match=SAID) as caught:
+    with pytest.raises(SendError, match=SAID) as caught:
         ClickHouseDestination(address).send(batch.make([example(WaitRow)]))
     assert not caught.value.refused
     with pytest.raises(EngineError, match=SAID) as asked:
@@ -91,7 +92,7 @@ def test_an_account_of_people_reads_and_writes_nothing(node: server.ClickHouse, 
     assert engine.rows("SELECT toInt64(5) AS n, [toUInt64(1)] AS m") == [{"n": 5, "m": [1]}]
     assert engine.rows("SELECT count() AS n FROM waits WHERE host = 'none'") == [{"n": 0}]
     assert engine.notes == ()
-    with pytest.raises(ShipError, match="the account needs to write") as caught:
+    with pytest.raises(SendError, match="the account needs to write") as caught:
         ClickHouseDestination(address).send(batch.make([example(WaitRow)]))
     assert not caught.value.refused
 
@@ -136,7 +137,7 @@ def by_tls(node: server.ClickHouse) -> Address:
 def is_refused(address: Address, ca_file: str, said: str) -> None:
     with pytest.raises(EngineError, match=said):
         ClickHouse(address, ca_file=ca_file).rows("SELECT 1")
-    with pytest.raises(ShipError, match=said) as caught:
+    with pytest.raises(SendError, match=said) as caught:
         ClickHouseDestination(address, ca_file=ca_file).send(batch.make([example(WaitRow)]))
     assert not caught.value.refused
 

@@ -12,9 +12,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from stallscope.base.sending import SendError
 from stallscope.fleet import batch
 from stallscope.fleet.batch import Batch
-from stallscope.fleet.destination import EngineError, ShipError
+from stallscope.fleet.destination import EngineError
 from stallscope.fleet.engines.clickhouse import ClickHouseDestination
 from stallscope.fleet.tables import (
     TABLES,
@@ -123,7 +124,7 @@ def test_a_column_of_a_newer_agent_is_left_out(place: Place) -> None:
 def test_rows_that_no_table_takes_are_refused_for_good(place: Place) -> None:
     place.init()
     for damaged in (b'{"day":"2026-11-29","rev":"no number"}', b"{", b"\xff\xfe"):
-        with pytest.raises(ShipError) as caught:
+        with pytest.raises(SendError) as caught:
             place.destination.send(Batch({"waits": (damaged,)}))
         assert caught.value.refused, str(caught.value)
     # It did not stop those that are whole.
@@ -132,7 +133,7 @@ def test_rows_that_no_table_takes_are_refused_for_good(place: Place) -> None:
 
 
 def test_missing_tables_are_waited_for(place: Place) -> None:
-    with pytest.raises(ShipError, match="run stallscope fleet init") as caught:
+    with pytest.raises(SendError, match="run stallscope fleet init") as caught:
         place.send(example(IncidentRow))
     assert not caught.value.refused
     with pytest.raises(EngineError, match="run stallscope fleet init"):
@@ -158,7 +159,7 @@ def test_no_incident_is_lost_or_doubled_while_a_shard_is_killed(
         place = Place(cluster.url, CLUSTER)
         place.init()
         count, started, killed = 60, threading.Event(), threading.Event()
-        failed: list[ShipError] = []
+        failed: list[SendError] = []
 
         def ship() -> None:
             destination = ClickHouseDestination(place.address)
@@ -168,7 +169,7 @@ def test_no_incident_is_lost_or_doubled_while_a_shard_is_killed(
                 def taken(rows: list[IncidentRow] = rows) -> bool:
                     try:
                         destination.send(batch.make(rows))
-                    except ShipError as error:
+                    except SendError as error:
                         failed.append(error)
                         return False
                     return True
@@ -208,7 +209,7 @@ def test_a_full_disk_of_a_shard_is_said_and_waited_for() -> None:
         place.init()
         fill(small / "fill")
         rows = [example(IncidentRow, f"text {n}", uid=f"u{n}", host=f"h{n}") for n in range(200)]
-        with pytest.raises(ShipError, match="the disk of a server is full") as caught:
+        with pytest.raises(SendError, match="the disk of a server is full") as caught:
             place.send(*rows)
         assert not caught.value.refused
         (small / "fill").unlink()

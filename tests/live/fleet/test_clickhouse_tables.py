@@ -10,9 +10,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from stallscope.base.sending import SendError
 from stallscope.fleet import tables
 from stallscope.fleet.address import Address
-from stallscope.fleet.destination import EngineError, ShipError
+from stallscope.fleet.destination import EngineError
 from stallscope.fleet.engines.clickhouseddl import plain_type
 from stallscope.fleet.engines.clickhousetables import drop_old, init
 from stallscope.fleet.tables import (
@@ -207,7 +208,7 @@ def test_a_type_that_somebody_changed_is_named_with_its_repair(place: Place) -> 
     place.init()
     place.alter(place.local("incidents"), "MODIFY COLUMN blocker Int64")
     place.again("incidents", "blocker", "Int64")
-    with pytest.raises(ShipError, match=r"column blocker is Int64 instead of String") as caught:
+    with pytest.raises(SendError, match=r"column blocker is Int64 instead of String") as caught:
         place.send(example(IncidentRow, "words"))
     assert not caught.value.refused
     wrong = place.init().wrong
