@@ -19,7 +19,7 @@ from stallscope.collectors.processes import Selector
 from stallscope.collectors.triggers import triggerfile
 from stallscope.collectors.triggers.settings import AgentSettings
 from stallscope.commands import _agentoptions, _notify, _options, _rings, _sql
-from stallscope.commands._configreader import SECRET_KEY, Account, ConfigError, ConfigReader, Tables
+from stallscope.commands._configreader import Account, ConfigError, ConfigReader, Tables
 
 __all__ = [
     "Configuration",
@@ -33,6 +33,28 @@ __all__ = [
 ]
 
 _MASK = "***"
+COMMANDS = frozenset(
+    {
+        *("after-collect", "after-stalk", "before-collect", "before-stalk", "command"),
+        *("notify-command", "run"),
+    }
+)
+"""Keys of programs that run: their arguments can be secrets."""
+_OF_USERS = frozenset({"headers", "labels"})
+"""Tables whose keys anybody chooses."""
+_SHOWN = frozenset(
+    {
+        *("about", "api-key-file", "backend", "ca-file", "clear", "content-type", "datadir"),
+        *("defaults-extra-file", "defaults-file", "defaults-group-suffix", "dest"),
+        *("disk-bytes-free", "host", "keep", "kind", "labels", "least-severity", "listen"),
+        *("log-format", "log-level", "login-path", "name", "pack-dir", "password-file"),
+        *("prometheus", "retention-size", "ring", "routing-key-file", "secret-file", "sender"),
+        *("signatures", "socket", "spool-size", "tags", "target", "teams", "template", "threshold"),
+        *("tls", "to", "token-file", "triggers", "uncache", "url-file", "user", "variable", "wait"),
+        "when",
+    }
+)
+"""Keys whose texts are shown; of all others, as of one that is added later, none is."""
 RELOADED = frozenset({"json", "notify_command", "webhook", "triggers"})
 """Options, besides those of SQL, that SIGHUP changes in a running agent."""
 
@@ -245,11 +267,21 @@ def _of_table(options: argparse.Namespace, keys: Mapping[str, argparse.Action]) 
 
 
 def _masked(value: Any, key: str = "") -> Any:
+    """Return a value without what may be a secret: which texts are shown is listed."""
     if isinstance(value, dict):
-        return {k: _masked(v, k) for k, v in value.items() if v is not None}
+        inner = key if key in _OF_USERS else None
+        return {k: _masked(v, inner or k) for k, v in value.items() if v is not None}
     if isinstance(value, list | tuple):
+        if key in COMMANDS and not any(isinstance(word, dict) for word in value):
+            return [str(word) if index == 0 else _MASK for index, word in enumerate(value)]
         return [_masked(item, key) for item in value]
-    if isinstance(value, str) and value and SECRET_KEY.fullmatch(key):
-        scheme, separator, _ = value.partition("://")
-        return f"{scheme}://{_MASK}" if separator else _MASK
-    return value if isinstance(value, str | int | float) else str(value)
+    if isinstance(value, bool | int | float):
+        return value
+    text = str(value)
+    if not text or key in _SHOWN:
+        return text
+    if key in COMMANDS:
+        program, _, arguments = text.partition(" ")
+        return f"{program} {_MASK}" if arguments else program
+    scheme = re.match(r"[a-z][a-z0-9+]*://", text)
+    return f"{scheme[0] if scheme else ''}{_MASK}"
