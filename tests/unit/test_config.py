@@ -160,7 +160,7 @@ def test_all_mistakes_are_found_each_with_its_line(tmp_path: Path) -> None:
         ('[sql]\nno-sql = true\ndefaults-file = "/x"\n' + TARGET, "contradict"),
         ('[sql]\npassword = "credential:../x"\n' + TARGET, "is not the name of a credential"),
         ('[agent]\npack-dir = "/nowhere"\n' + TARGET, "no such directory"),
-        ('[agent]\nwebhook = "ftp://x"\n' + TARGET, "--webhook: 'ftp://x' is not a URL"),
+        ('[agent]\nwebhook = "ftp://x"\n' + TARGET, "--webhook: it is not a URL"),
         ('[agent]\ntriggers = "/nowhere"\n' + TARGET, "/nowhere: cannot be read"),
         ("[agent]\nonce = true\n" + TARGET, "unknown key 'once'"),
         ('[agent]\ndest = "a\\u0000b"\n' + TARGET, "null character"),

@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from stallscope.base import extras
+from stallscope.base import extras, trust
 from stallscope.base.errors import UsageError
 from stallscope.base.text import without_surrogates
 from stallscope.notify import http
@@ -54,12 +53,14 @@ class Webhook(Base[WebhookSettings]):
         import jinja2.sandbox
 
         try:
-            with Path(file).open("rb") as opened:
+            with open(trust.open_file(file), "rb") as opened:
                 text = opened.read(_MAX_TEMPLATE).decode()
             environment = jinja2.sandbox.SandboxedEnvironment(
                 undefined=jinja2.StrictUndefined, autoescape=False, keep_trailing_newline=True
             )
             return environment.from_string(text)
+        except trust.DistrustError as error:
+            raise UsageError(f"destination {self.name}: template {error}") from error
         except (OSError, UnicodeDecodeError) as error:
             why = getattr(error, "strerror", None) or "it is no text"
             raise UsageError(f"destination {self.name}: template {file}: {why}") from error
