@@ -17,7 +17,6 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import shutil
 import signal
 import subprocess
 import tempfile
@@ -27,7 +26,7 @@ from collections.abc import Sequence
 import msgspec
 
 from stallscope.analyzers import importers
-from stallscope.base import package
+from stallscope.base import package, trust
 from stallscope.base.errors import StallscopeError
 from stallscope.base.text import one_line
 from stallscope.collectors import processes
@@ -61,7 +60,7 @@ _PRINTING = (
 
 def find() -> str:
     """Return the path of gdb."""
-    gdb = shutil.which("gdb")
+    gdb = trust.find_program("gdb")
     if gdb is None:
         raise StallscopeError("gdb is not installed: apt-get install gdb, or another --backend")
     return gdb

@@ -6,12 +6,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from stallscope.base import package
+from stallscope.base import package, trust
 from stallscope.base.childenv import child_environment
 from stallscope.base.errors import StallscopeError, UsageError
 from stallscope.base.text import one_line
@@ -64,12 +63,15 @@ def find(program: str = PROBE) -> Path:
         path = Path(named)
         if not _is_program(path):
             raise ProbeMissingError(f"{variable}={named}: no program there; unset it, or build")
+        why = trust.reason(path, named=True)
+        if why is not None:
+            raise ProbeMissingError(f"{variable}: {why}")
         return path
     candidates = [*built(program, f"pmp/{program}"), package.FOLDER / "_bin" / program]
     for path in candidates:
         if _is_program(path):
             return path
-    on_path = shutil.which(program)
+    on_path = trust.find_program(program)
     if on_path is not None:
         return Path(on_path)
     for path in candidates:

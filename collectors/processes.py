@@ -20,6 +20,7 @@ from stallscope.base.errors import StallscopeError, UsageError
 from stallscope.collectors import procfile
 from stallscope.collectors.paths import asking
 from stallscope.model.capture import Process
+from stallscope.redaction import commandline
 from stallscope.server.families import family
 
 __all__ = [
@@ -33,7 +34,6 @@ __all__ = [
     "databases",
     "described",
     "find_server",
-    "hide_passwords",
     "is_frozen",
     "listens",
     "namespace_pids",
@@ -378,16 +378,6 @@ def read(pid: int, proc: Path = PROC) -> ProcessInfo | None:
     )
 
 
-# As in pmp/capture/cmdline.c. The size of a token is no secret: ngram_token_size.
-_HIDDEN_WORD = (
-    r"(?:passw|pwd|passphrase|secret|credential|api[_-]?key|access[_-]?key|sst[_-]auth"
-    r"|token(?![_-]size))"
-)
-_SECRET = re.compile(rf"({_HIDDEN_WORD}[^=]*=).*", re.IGNORECASE | re.DOTALL)
-_SECRET_NAME = re.compile(rf"-[^=]*{_HIDDEN_WORD}[^=]*", re.IGNORECASE | re.DOTALL)
-_URL_PASSWORD = re.compile(r"(://[^/?#@:]*:)[^/?#]*@")
-
-
 def described(pid: int, threads_lost: int = 0) -> Process:
     """Return a process as captures have it; its number alone where it has ended."""
     info = read(pid)
@@ -400,7 +390,7 @@ def described(pid: int, threads_lost: int = 0) -> Process:
         comm=info.comm,
         exe=info.exe,
         exe_deleted=info.exe_deleted,
-        cmdline=hide_passwords(info.argv),
+        cmdline=commandline.shown(info.argv),
         threads_lost=threads_lost,
     )
 
@@ -435,19 +425,6 @@ def owner(pid: int, proc: Path = PROC) -> tuple[int, int] | None:
 def thread_name(pid: int, tid: int) -> str:
     """Return the name that the kernel has of a thread, empty where it has ended."""
     return _read(PROC / str(pid) / "task" / str(tid) / "comm").rstrip("\n")
-
-
-def hide_passwords(argv: Sequence[str]) -> tuple[str, ...]:
-    """Replace the values of arguments that hold a password by ``***``."""
-    out: list[str] = []
-    for i, arg in enumerate(argv):
-        if i and _SECRET_NAME.fullmatch(argv[i - 1]) and not arg.startswith("-"):
-            out.append("***")
-        elif i and re.match(r"-p.", arg, re.DOTALL):
-            out.append("-p***")
-        else:
-            out.append(_URL_PASSWORD.sub(r"\1***@", _SECRET.sub(r"\1***", arg)))
-    return tuple(out)
 
 
 def _listening(proc: Path, pid: int) -> tuple[tuple[int, ...], tuple[str, ...]]:

@@ -8,6 +8,7 @@ open. Output beyond a limit is read and dropped.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import select
 import signal
@@ -18,6 +19,7 @@ from typing import IO
 
 import msgspec
 
+from stallscope.base import trust
 from stallscope.base.childenv import child_environment
 from stallscope.base.priority import lower_priority
 from stallscope.base.text import one_line
@@ -55,8 +57,12 @@ class Program:
         self, command: Sequence[str], *, output: bool, environment: Mapping[str, str] | None = None
     ) -> None:
         """Start it, without the secrets of the environment (this one where none is given);
-        ``output``: read its standard output, not only its errors. Raises: OSError.
+        ``output``: read its standard output, not only its errors. Raises: OSError, also where
+        another user can change what would run.
         """
+        why = trust.command_reason(command)
+        if why is not None:
+            raise PermissionError(errno.EPERM, why)
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -21,7 +20,7 @@ from pathlib import Path
 import msgspec
 
 from stallscope.analyzers import importers
-from stallscope.base import package
+from stallscope.base import package, trust
 from stallscope.base.childenv import child_environment
 from stallscope.base.errors import StallscopeError
 from stallscope.base.text import one_line
@@ -43,7 +42,7 @@ _LIBRARY = re.compile(rb"/libpython[0-9][0-9.]*[a-z]*\.so")
 def find() -> str:
     """Return the path of py-spy: in the folder of this Python, or in PATH."""
     beside = Path(sys.executable).with_name("py-spy")
-    found = str(beside) if os.access(beside, os.X_OK) else shutil.which("py-spy")
+    found = str(beside) if os.access(beside, os.X_OK) else trust.find_program("py-spy")
     if found is None:
         raise StallscopeError("py-spy is not installed: pip install py-spy")
     return found

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from stallscope.base import trust
 from stallscope.base.errors import StallscopeError
 from stallscope.base.text import one_line
 from stallscope.collectors import packs, probe
@@ -60,7 +60,7 @@ class Debuginfod:
     """Fetch debug files with debuginfod-find, which keeps them in its cache."""
 
     def __init__(self) -> None:
-        self._program = shutil.which("debuginfod-find")
+        self._program = trust.find_program("debuginfod-find")
         if self._program is None:
             raise StallscopeError("debuginfod-find is not installed: apt-get install debuginfod")
         if not os.environ.get("DEBUGINFOD_URLS"):

@@ -10,7 +10,7 @@ import os
 import re
 import sys
 from collections.abc import Collection, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from stallscope.base.errors import Exit, StallscopeError, UsageError
 from stallscope.base.subcommands import Command, add_command
@@ -315,7 +315,46 @@ def _run(argv: Sequence[str]) -> int:
     if args.command is None:
         print(_EXAMPLES, end="")
         return Exit.DONE
+    if getattr(args, "fail_on_stall", False):
+        _outlive_reader()
     return command_module(args.command).run(args)
+
+
+class _Patient(io.RawIOBase):
+    """A pipe whose reader may leave: what it does not take is dropped."""
+
+    def __init__(self, descriptor: int) -> None:
+        super().__init__()
+        self._descriptor = descriptor
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def isatty(self) -> bool:
+        return os.isatty(self._descriptor)
+
+    def write(self, data: Any, /) -> int:
+        try:
+            return os.write(self._descriptor, data)
+        except BrokenPipeError:
+            _drop_output()
+            return len(data)
+
+
+def _outlive_reader() -> None:
+    """Let the command go on where ``head`` has read enough: its exit code was asked for."""
+    out = sys.stdout
+    # A test's output is a text in memory.
+    if isinstance(out, io.TextIOWrapper) and isinstance(out.buffer, io.BufferedWriter | io.FileIO):
+        sys.stdout = io.TextIOWrapper(
+            io.BufferedWriter(_Patient(out.fileno())),
+            encoding=out.encoding,
+            errors=out.errors,
+            line_buffering=out.line_buffering,
+        )
 
 
 def _os_error(error: OSError) -> str:

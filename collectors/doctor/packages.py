@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-import shutil
-
+from stallscope.base import trust
 from stallscope.collectors.programs import Program
 from stallscope.model.capture import Module
 
@@ -43,15 +42,15 @@ def package_of(path: str) -> str | None:
     """Return the command that installs the debug symbols of the package that a file is of."""
     if not path.startswith("/"):
         return None
-    if shutil.which("dpkg-query"):
+    if dpkg := trust.find_program("dpkg-query"):
         # /lib is a link to /usr/lib, and dpkg knows the file by the name in its package.
         for name in (path, path.removeprefix("/usr")):
-            owner = _first_line(["dpkg-query", "-S", name])
+            owner = _first_line([dpkg, "-S", name])
             if owner and ": " in owner:
                 package = owner.partition(": ")[0].partition(",")[0].partition(":")[0]
                 return f"apt-get install {package}-dbgsym (of the archive debian-debug)"
-    if shutil.which("rpm"):
-        owner = _first_line(["rpm", "-qf", "--qf", "%{NAME}\n", path])
+    if rpm := trust.find_program("rpm"):
+        owner = _first_line([rpm, "-qf", "--qf", "%{NAME}\n", path])
         if owner and " " not in owner:
             return f"dnf debuginfo-install {owner}"
     return None

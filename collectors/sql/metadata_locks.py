@@ -16,7 +16,7 @@ from stallscope.base.text import one_line
 from stallscope.collectors.sql.collecting import SqlCollector
 from stallscope.collectors.sql.failures import NO_SUCH_TABLE, StatementError
 from stallscope.collectors.sql.protocol import SqlSession
-from stallscope.collectors.sql.user_locks import USER_LOCK
+from stallscope.collectors.sql.user_locks import SHOWN, USER_LOCK
 from stallscope.model.capture import LockKind
 from stallscope.model.sessions import LockWait, Session
 
@@ -83,6 +83,11 @@ _SHORT = {
 }
 _SCOPES = frozenset({"GLOBAL", "COMMIT", "SCHEMA", "TABLESPACE", "BACKUP LOCK", "BACKUP TABLES"})
 """There SHARED and INTENTION_EXCLUSIVE block each other."""
+_NAMED = _SCOPES | {
+    *("TABLE", "FUNCTION", "PROCEDURE", "PACKAGE BODY", "TRIGGER", "EVENT", "COLUMN STATISTICS"),
+    *("FOREIGN KEY", "CHECK CONSTRAINT", "ACL CACHE"),
+}
+"""Kinds whose names are of objects of the server; those of others are chosen by a client."""
 
 
 class Held(msgspec.Struct, frozen=True):
@@ -186,7 +191,7 @@ def waits_of(locks: Sequence[Held]) -> list[LockWait]:
         by_object.setdefault((lock.kind, lock.name), []).append(lock)
     found: dict[int, LockWait] = {}
     for (kind, name), there in by_object.items():
-        shown = one_line(name.replace("\0", ".").strip(".") or kind.lower(), 200)
+        shown = _shown(kind, name)
         for wanted in there:
             if wanted.granted or wanted.connection in found:
                 continue
@@ -196,6 +201,14 @@ def waits_of(locks: Sequence[Held]) -> list[LockWait]:
                     LockKind.METADATA, wanted.connection, owner, shown, one_line(wanted.mode, 40)
                 )
     return list(found.values())
+
+
+def _shown(kind: str, name: str) -> str:
+    if kind.startswith("USER"):
+        return SHOWN
+    if kind not in _NAMED:
+        return f"{one_line(kind.lower(), 40)} ?"
+    return one_line(name.replace("\0", ".").strip(".") or kind.lower(), 200)
 
 
 def _owner(kind: str, wanted: Held, there: Sequence[Held]) -> int | None:

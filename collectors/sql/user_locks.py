@@ -10,12 +10,11 @@ import re
 from collections import Counter
 from collections.abc import Collection, Sequence
 
-from stallscope.base.text import one_line
 from stallscope.collectors.sql.protocol import SqlSession
 from stallscope.model.capture import LockKind
 from stallscope.model.sessions import LockWait, Session
 
-__all__ = ["USER_LOCK", "read_user_lock_waits"]
+__all__ = ["SHOWN", "USER_LOCK", "read_user_lock_waits"]
 
 USER_LOCK = "User lock"
 """The state of a session that waits in GET_LOCK(): it waits for a metadata lock as well."""
@@ -23,7 +22,8 @@ IS_USED = "SELECT IS_USED_LOCK(%s)"
 MAX_NAMES = 5
 """The most locks whose owner is queried: those with most waiters."""
 MAX_TEXT = 10_000
-MAX_NAME = 200
+SHOWN = "GET_LOCK(?)"
+"""In place of a lock's name: it is a literal of a statement."""
 
 _NAME = re.compile(
     r"\bGET_LOCK\s{0,8}\(\s{0,8}(?:'([^'\\]+)'|\"([^\"\\]+)\")\s{0,8},", re.IGNORECASE
@@ -47,9 +47,8 @@ def read_user_lock_waits(
         owner = session.select(IS_USED, [name], max_rows=1)[0][0]
         if owner is None:
             continue
-        shown = one_line(name, MAX_NAME)
         found += [
-            LockWait(LockKind.METADATA, waiter, int(owner), shown, "EXCLUSIVE")
+            LockWait(LockKind.METADATA, waiter, int(owner), SHOWN, "EXCLUSIVE")
             for waiter, wanted in names.items()
             if wanted == name and waiter != int(owner)
         ]

@@ -11,7 +11,7 @@ from typing import Any, NoReturn, cast, get_args
 
 import msgspec
 
-from stallscope.base import quantities
+from stallscope.base import quantities, trust
 from stallscope.base.errors import UsageError
 from stallscope.base.tomlfile import Reader, nearest
 from stallscope.collectors.triggers import expression
@@ -31,7 +31,7 @@ from stallscope.fleet.settings import ShipSettings
 from stallscope.model.storagecache import parse_keep
 from stallscope.model.waitkinds import GROUPS, KINDS
 from stallscope.notify import settings as destinations
-from stallscope.notify.settings import Destination
+from stallscope.notify.settings import CommandDestination, Destination
 from stallscope.server import innodbnumbers
 
 __all__ = ["DEFAULTS", "KEYS", "TriggerFileError", "defaults", "load", "of_tables", "problems"]
@@ -333,6 +333,9 @@ class _Checker:
                 key, why = found
                 place = ["destination", number, key]
                 self._try(self._fail, place, f"destination {name!r}: {key}: {why}")
+            elif isinstance(destination, CommandDestination):
+                place = ["destination", number, "run"]
+                self._try(self._program, place, f"destination {name!r}", destination.run)
             if name in names:
                 self._try(
                     self._fail,
@@ -348,6 +351,9 @@ class _Checker:
                 f"{what}: {run[0]!r} is not an absolute path; there is no shell to search"
                 " for the program",
             )
+        why = trust.command_reason(run) if run else None
+        if why is not None:
+            self._fail(place, f"{what}: {why}")
 
     def _fail(self, place: Sequence[str | int], message: str) -> NoReturn:
         raise _reader.mistake(self._path, place, message)

@@ -1,86 +1,156 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "capture/cmdline.h"
 
+#include <ctype.h>
 #include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/array.h"
 #include "base/cleanup.h"
 #include "proc/read_child.h"
 
-#define HIDDEN "***"
+#define MAX_NAME 64
+#define LETTERS "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+#define DIGITS "0123456789"
+#define PATH LETTERS DIGITS "_./+-"
+#define STARTS_WITH(s, p) (!strncmp(s, p, strlen(p)))
 
-// wsrep_sst_auth holds "user:password". As in collectors/processes.py.
-static const char *const secret_words[] = {"passw",	 "pwd",	      "passphrase", "secret",
-					   "credential", "token",     "apikey",	    "api_key",
-					   "api-key",	 "accesskey", "access_key", "access-key",
-					   "sst_auth",	 "sst-auth"};
+// As in stallscope/redaction/commandline.py, which has the rules in words.
+static const char *const harmless[] = {
+#include "shown-options.inc"
+};
 
-// The size of a token is no secret: ngram_token_size.
-static const char *find_word(const char *argument, const char *word)
+static bool is_of(const char *text, size_t size, const char *characters)
 {
-	const char *found = strcasestr(argument, word);
-
-	while (found && !strcmp(word, "token") &&
-	       (!strncasecmp(found, "token_size", 10) || !strncasecmp(found, "token-size", 10)))
-		found = strcasestr(found + 1, word);
-	return found;
+	return size && strspn(text, characters) >= size;
 }
 
-// The first of them in the argument.
-static const char *find_secret_word(const char *argument)
+static bool is_harmless(const char *name, size_t size)
 {
-	const char *first = NULL;
+	char plain[MAX_NAME + 1];
 
-	for (size_t i = 0; i < sizeof(secret_words) / sizeof(secret_words[0]); i++) {
-		const char *found = find_word(argument, secret_words[i]);
-		if (found && (!first || found < first))
-			first = found;
-	}
-	return first;
+	if (size > MAX_NAME)
+		return false;
+	for (size_t i = 0; i < size; i++)
+		plain[i] = name[i] == '_' ? '-' : size > 1 ? tolower(name[i]) : name[i];
+	plain[size] = '\0';
+	const char *found = STARTS_WITH(plain, "loose-") ? plain + strlen("loose-") : plain;
+	for (size_t i = 0; i < sizeof(harmless) / sizeof(harmless[0]); i++)
+		if (!strcmp(found, harmless[i]))
+			return true;
+	return false;
 }
 
-// user:password@ in a URL.
-static char *hide_url(const char *argument)
+static bool is_value(const char *text)
 {
-	const char *scheme = strstr(argument, "://");
-	if (!scheme)
-		return NULL;
-	const char *user = scheme + 3;
-	size_t authority = strcspn(user, "/?#");
-	const char *at = memrchr(user, '@', authority);
-	const char *colon = at ? memchr(user, ':', at - user) : NULL;
-	char *hidden = NULL;
-	if (colon &&
-	    asprintf(&hidden, "%.*s:" HIDDEN "%s", (int)(colon - argument), argument, at) < 0)
-		hidden = NULL;
-	return hidden;
+	return is_of(text, strlen(text), PATH ",") ||
+	       is_of(text, strlen(text), DIGITS "ABCDEFabcdef.:*,");
 }
 
-// Writes the part of the argument that may be shown. `*secret_next`: the value is the next
-// argument.
-static char *redact(const char *argument, bool *secret_next)
+// The name of an option, or of what "name=value" sets.
+static size_t name_length(const char *text, const char *first)
+{
+	size_t size = *text && strchr(first, *text) ? strspn(text, LETTERS DIGITS "_.-") : 0;
+
+	return size <= MAX_NAME ? size : 0;
+}
+
+static bool is_program(const char *text)
+{
+	static const char *const folders[] = {"/bin/", "/lib/",	 "/lib32/", "/lib64/",
+					      "/opt/", "/sbin/", "/usr/"};
+
+	for (size_t i = 0; i < sizeof(folders) / sizeof(folders[0]); i++)
+		if (STARTS_WITH(text, folders[i]))
+			return is_of(text, strlen(text), PATH);
+	return false;
+}
+
+static bool is_path(const char *text, size_t size)
+{
+	return is_of(text, size && text[size - 1] == ':' ? size - 1 : size, PATH);
+}
+
+static char *show_title(const char *text)
 {
 	char *shown;
 
-	if (*secret_next && argument[0] != '-') {
-		*secret_next = false;
-		return strdup(HIDDEN);
+	if (is_path(text, strlen(text)) ||
+	    (STARTS_WITH(text, "postgres: ") &&
+	     is_of(text, strlen(text), LETTERS DIGITS "_ .:@()[]/,-")))
+		return strdup(text);
+	const char *blank = strchr(text, ' ');
+	if (!blank || !is_path(text, blank - text))
+		return strdup("?");
+	return asprintf(&shown, "%.*s ?", (int)(blank - text), text) < 0 ? NULL : shown;
+}
+
+// "name=value". Secrets in base64 end with the sign: they are no names.
+static char *show_setting(const char *text, bool with_value)
+{
+	size_t size = name_length(text, LETTERS "_");
+	const char *value = text + size + 1;
+	char *shown;
+
+	if (!size || text[size] != '=' || !*value || *value == '=')
+		return strdup("?");
+	if (with_value && is_harmless(text, size) && is_value(value))
+		return strdup(text);
+	return asprintf(&shown, "%.*s=?", (int)size, text) < 0 ? NULL : shown;
+}
+
+// What the next argument is the value of: `*next`, of a length.
+struct option {
+	const char *name;
+	size_t size;
+};
+
+static char *show_option(const char *text, struct option *next)
+{
+	size_t size = STARTS_WITH(text, "--") ? name_length(text + 2, LETTERS) : 0;
+	const char *end = text + 2 + size;
+	char *shown;
+
+	if (!strcmp(text, "--"))
+		return strdup(text);
+	if (size && !*end) {
+		*next = (struct option){text + 2, size};
+		return strdup(text);
 	}
-	*secret_next = false;
-	if (argument[0] == '-' && argument[1] == 'p' && argument[2])
-		return strdup("-p" HIDDEN);
-	const char *word = find_secret_word(argument);
-	const char *equals = word ? strchr(word, '=') : NULL;
-	if (equals) {
-		// Everything after it: a value may hold blanks and more "name=value".
-		if (asprintf(&shown, "%.*s=" HIDDEN, (int)(equals - argument), argument) < 0)
-			return NULL;
-		return shown;
+	if (size && *end == '=') {
+		if (is_harmless(text + 2, size) && is_value(end + 1))
+			return strdup(text);
+		return asprintf(&shown, "%.*s=?", (int)(end - text), text) < 0 ? NULL : shown;
 	}
-	*secret_next = word && argument[0] == '-' && !strchr(argument, '=');
-	shown = hide_url(argument);
-	return shown ? shown : strdup(argument);
+	if (!strchr(LETTERS DIGITS, text[1])) {
+		*next = (struct option){"?", 1};
+		return strdup("-?");
+	}
+	if (!text[2]) {
+		*next = (struct option){text + 1, 1};
+		return strdup(text);
+	}
+	return asprintf(&shown, "-%c?", text[1]) < 0 ? NULL : shown;
+}
+
+static char *show(const char *text, bool is_first, struct option *before)
+{
+	struct option of = *before;
+
+	*before = (struct option){};
+	if (is_first)
+		return show_title(text);
+	if (text[0] == '-' && text[1])
+		return show_option(text, before);
+	if (of.size == 1 && of.name[0] == 'c')
+		return show_setting(text, true);
+	if (of.size)
+		return strdup(is_harmless(of.name, of.size) && is_value(text) ? text : "?");
+	if (!*text || !strcmp(text, "-") || is_program(text))
+		return strdup(text);
+	return show_setting(text, false);
 }
 
 static void cmdline_deinitp(struct stall_cmdline *cmdline)
@@ -93,7 +163,7 @@ struct stall_error *stall_cmdline_parse(const char *text, size_t size, struct st
 	__attribute__((__cleanup__(cmdline_deinitp))) struct stall_cmdline cmdline = {};
 	_cleanup_free_ char *copy = malloc(size + 1);
 	size_t capacity = 0;
-	bool secret_next = false;
+	struct option before = {};
 
 	if (!copy)
 		return &stall_enomem;
@@ -102,7 +172,7 @@ struct stall_error *stall_cmdline_parse(const char *text, size_t size, struct st
 	for (size_t at = 0; at < size; at += strlen(copy + at) + 1) {
 		if (!stall_array_reserve(&cmdline.arguments, cmdline.count, 1, &capacity))
 			return &stall_enomem;
-		char *shown = redact(copy + at, &secret_next);
+		char *shown = show(copy + at, !cmdline.count, &before);
 		if (!shown)
 			return &stall_enomem;
 		cmdline.arguments[cmdline.count++] = shown;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The command line of a process, without its secrets.
+// The command line of a process: what is listed as harmless, and ? for the rest.
 #ifndef STALL_CMDLINE_H
 #define STALL_CMDLINE_H
 

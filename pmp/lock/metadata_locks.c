@@ -345,6 +345,13 @@ static struct stall_error *list_locks(struct search *search)
 	return NULL;
 }
 
+// Whether a name that is a schema's or an object's alone is one of the server, and not that of a
+// GET_LOCK(), a literal of a statement: MariaDB has it in place of a schema, MySQL behind none.
+static bool is_of_server(const struct search *search, const struct lock *lock, size_t schema_length)
+{
+	return schema_length && (!search->rules.known || search->rules.scopes >> lock->space & 1);
+}
+
 // "schema\0object\0" behind the namespace.
 static bool name_lock(const struct search *search, const struct lock *lock, char *ret, size_t size)
 {
@@ -361,8 +368,10 @@ static bool name_lock(const struct search *search, const struct lock *lock, char
 	const char *object = schema + length + 1;
 	if (*object && !stall_is_text(object, left - length - 1))
 		return false;
-	if (*object)
-		snprintf(ret, size, "%.80s%s%.80s", schema, length ? "." : "", object);
+	if (length && *object)
+		snprintf(ret, size, "%.80s.%.80s", schema, object);
+	else if ((length || *object) && !is_of_server(search, lock, length))
+		snprintf(ret, size, "?");
 	else if (length)
 		snprintf(ret, size, "%.160s", schema);
 	else if (lock->space == stall_layout_value(search->memory->layout, "mdl.global", -1))

@@ -15,13 +15,15 @@ import os
 import re
 import stat
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from stallscope.base.errors import StallscopeError
 
 __all__ = [
     "DistrustError",
+    "command_reason",
+    "find_program",
     "has_privileges",
     "open_file",
     "own_folder",
@@ -36,6 +38,11 @@ _MOUNTINFO = Path("/proc/self/mountinfo")
 _FUSE = re.compile(r"^\S+ \S+ (\d+):(\d+) .* - fuse\S* \S+ \S*?\buser_id=(\d+)")
 """A blank in a name is escaped: the fields after the dash are type, source and options."""
 _ACCESS_LIST = "system.posix_acl_access"
+_RUNNERS = re.compile(
+    r"(?:a|ba|da|k|z)?sh|(?:lua|node|perl|php|python|ruby)[0-9.]*|env|flock|ionice|nice|nohup"
+    r"|setsid|stdbuf|sudo|taskset|timeout"
+)
+"""Programs that run a file which is an argument."""
 _log = logging.getLogger(__name__)
 _warned: set[str] = set()
 
@@ -76,6 +83,29 @@ def reason(path: str | Path, *, named: bool = False) -> str | None:
         return str(error) if os.path.lexists(path) else None
     except OSError:
         pass
+    return None
+
+
+def command_reason(command: Sequence[str]) -> str | None:
+    """Return why a command is not run: another user can change its program, or a file that an
+    interpreter gets as an argument. None: nobody can, or the file is not there."""
+    program, *arguments = command
+    files = [program] if "/" in program else []
+    if _RUNNERS.fullmatch(os.path.basename(program)):
+        files += [text for text in arguments if text.startswith("/") and os.path.isfile(text)]
+    return next((why for file in files if (why := reason(file)) is not None), None)
+
+
+def find_program(name: str) -> str | None:
+    """Return the path of a program in PATH; one that another user can change is left out, with a
+    warning. None: there is none."""
+    for folder in os.get_exec_path():
+        path = os.path.join(folder, name)
+        if os.path.isfile(path) and os.access(path, os.X_OK):
+            why = reason(path, named=True)
+            if why is None:
+                return path
+            warn(why)
     return None
 
 

@@ -20,7 +20,7 @@ from stallscope.collectors.processes import Selector
 from stallscope.collectors.triggers import triggerfile
 from stallscope.collectors.triggers.settings import AgentSettings
 from stallscope.commands import _agentoptions, _notify, _options, _rings, _sql
-from stallscope.commands._configreader import SECRET_KEY, Account, ConfigError, ConfigReader, Tables
+from stallscope.commands._configreader import Account, ConfigError, ConfigReader, Tables
 from stallscope.notify import destinations
 
 __all__ = [
@@ -35,6 +35,36 @@ __all__ = [
 ]
 
 _MASK = "***"
+COMMANDS = frozenset(
+    {
+        *("after-collect", "after-stalk", "before-collect", "before-stalk", "command"),
+        *("notify-command", "run"),
+    }
+)
+"""Keys of programs that run: their arguments can be secrets."""
+_OF_USERS = frozenset({"headers", "labels"})
+"""Tables whose keys anybody chooses."""
+_SHOWN = frozenset(
+    {
+        *("about", "api-key-file", "backend", "ca-file", "clear", "content-type", "datadir"),
+        *("defaults-extra-file", "defaults-file", "defaults-group-suffix", "dest"),
+        *("disk-bytes-free", "host", "keep", "kind", "labels", "least-severity", "listen"),
+        *("log-format", "log-level", "login-path", "name", "pack-dir", "password-file"),
+        *(
+            "prometheus",
+            "retention-size",
+            "ring",
+            "routing-key-file",
+            "secret-file",
+            "sender",
+            "server-user",
+        ),
+        *("signatures", "socket", "spool-size", "tags", "target", "teams", "template", "threshold"),
+        *("tls", "to", "token-file", "triggers", "uncache", "url-file", "user", "variable", "wait"),
+        "when",
+    }
+)
+"""Keys whose texts are shown; of all others, as of one that is added later, none is."""
 RELOADED = frozenset({"json", "notify_command", "webhook", "triggers"})
 """Options, besides those of SQL, that SIGHUP changes in a running agent."""
 
@@ -100,9 +130,10 @@ def load(args: argparse.Namespace) -> Configuration:
     return read(path, given)
 
 
-def examine(path: Path) -> Examined:
-    """Check a file. Variables and credentials of the agent's own environment may be missing."""
-    return _examine(path, {}, for_now=False)
+def examine(path: Path, *, tries: bool = True) -> Examined:
+    """Check a file. Variables and credentials of the agent's own environment may be missing.
+    ``tries``: destinations are made and tried, too."""
+    return _examine(path, {}, for_now=False, tries=tries)
 
 
 def read(path: Path, given: Mapping[str, Any] | None = None) -> Configuration:
@@ -133,7 +164,9 @@ def changed_keys(old: Configuration, new: Configuration) -> list[str]:
     return sorted(found)
 
 
-def _examine(path: Path, given: Mapping[str, Any], *, for_now: bool) -> Examined:
+def _examine(
+    path: Path, given: Mapping[str, Any], *, for_now: bool, tries: bool = False
+) -> Examined:
     try:
         reader = ConfigReader(path, _agentoptions.keys(), for_now=for_now)
     except ConfigError as error:
@@ -168,7 +201,7 @@ def _examine(path: Path, given: Mapping[str, Any], *, for_now: bool) -> Examined
     if errors:
         return Examined(tuple(errors), tuple(warnings))
     agent = triggerfile.of_tables(path, reader.rest, base)
-    if not for_now:  # the agent finds the same when it makes them
+    if tries:  # the agent finds the same when it makes them
         used = _notify.settings_of(servers[0][1], agent)
         errors = [f"{path}: {why}" for one in used if (why := destinations.problem(one))]
         if errors:
@@ -265,11 +298,21 @@ def _of_table(options: argparse.Namespace, keys: Mapping[str, argparse.Action]) 
 
 
 def _masked(value: Any, key: str = "") -> Any:
+    """Return a value without what may be a secret: which texts are shown is listed."""
     if isinstance(value, dict):
-        return {k: _masked(v, k) for k, v in value.items() if v is not None}
+        inner = key if key in _OF_USERS else None
+        return {k: _masked(v, inner or k) for k, v in value.items() if v is not None}
     if isinstance(value, list | tuple):
+        if key in COMMANDS and not any(isinstance(word, dict) for word in value):
+            return [str(word) if index == 0 else _MASK for index, word in enumerate(value)]
         return [_masked(item, key) for item in value]
-    if isinstance(value, str) and value and SECRET_KEY.fullmatch(key):
-        scheme, separator, _ = value.partition("://")
-        return f"{scheme}://{_MASK}" if separator else _MASK
-    return value if isinstance(value, str | int | float) else str(value)
+    if isinstance(value, bool | int | float):
+        return value
+    text = str(value)
+    if not text or key in _SHOWN:
+        return text
+    if key in COMMANDS:
+        program, _, arguments = text.partition(" ")
+        return f"{program} {_MASK}" if arguments else program
+    scheme = re.match(r"[a-z][a-z0-9+]*://", text)
+    return f"{scheme[0] if scheme else ''}{_MASK}"

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import msgspec
 
+from stallscope.base import trust
 from stallscope.base.errors import UsageError
-from stallscope.base.text import one_line
 from stallscope.collectors.triggers.settings import AgentSettings
 from stallscope.notify import destinations
 from stallscope.notify.alerts import Alerts, Rules
@@ -83,7 +83,10 @@ def command_words(text: str) -> tuple[str, ...]:
     try:
         words = tuple(shlex.split(text))
     except ValueError as error:
-        raise UsageError(f"--notify-command: {error}: {one_line(text, 80)}") from None
+        raise UsageError(f"--notify-command: {error}") from None
     if not words:
         raise UsageError("--notify-command: no command in it")
+    why = trust.command_reason(words)
+    if why is not None:
+        raise UsageError(f"--notify-command: {why}")
     return words

@@ -12,12 +12,13 @@ from stallscope.model.waitkinds import GROUPS, KINDS
 
 __all__ = ["count", "milliseconds", "port", "seconds", "threshold", "time_between"]
 
+_MAX_COUNT = 1_000_000_000
 _MAX_MS = 3_600_000
 
 
 def count(text: str) -> int:
     """Parse a number that is not negative."""
-    return _number(text, 1_000_000_000, "a number, 0 or larger")
+    return _number(text, _MAX_COUNT, f"a number, 0 to {_MAX_COUNT}")
 
 
 def milliseconds(text: str) -> int:

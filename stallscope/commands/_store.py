@@ -168,7 +168,7 @@ def writing_dest(args: argparse.Namespace) -> Path:
 def number(text: str) -> int:
     """Parse a number of incidents."""
     if not (text.isascii() and text.isdigit() and 0 < len(text) < 10 and int(text) > 0):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number, 1 or larger")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number, 1 to 999999999")
     return int(text)
 
 

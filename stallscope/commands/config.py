@@ -110,7 +110,7 @@ def _show(args: argparse.Namespace) -> Exit:
 
     if len(args.files) != 1:
         raise UsageError("config show takes one FILE")
-    examined = _config.examine(args.files[0])
+    examined = _config.examine(args.files[0], tries=False)
     if examined.configuration is None:
         first, *more = examined.errors
         raise UsageError(f"{first}{f'; and {len(more)} more' if more else ''}")

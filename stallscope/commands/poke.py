@@ -241,5 +241,5 @@ def _value(text: str) -> int:
     except ValueError:
         value = -1
     if not 0 <= value < 1 << 63:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number, 0 or larger")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number, 0 to 2^63 - 1")
     return value

@@ -223,9 +223,9 @@ def check_url(text: str) -> str | None:
         parts = urllib.parse.urlsplit(text)
         parts.port  # noqa: B018  # raises where the port is no number
     except ValueError as error:
-        return f"{error}: {one_line(text, 80)}"
+        return str(error)
     if parts.scheme not in ("http", "https") or not parts.hostname or not text.isprintable():
-        return f"{one_line(text, 80)!r} is not a URL, write http://… or https://…"
+        return "it is not a URL, write http://… or https://…"
     return None
 
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SQL text in tokens, as one SQL mode reads it. It fails closed: UnreadableError.
+"""SQL text in tokens, as one SQL mode reads it, as far as every server reads it the same.
 
-Words in double quotes are a token of their own: only the mode of the session, which nobody else
-knows, says whether they are a string or a name.
+Where servers, versions or character sets could read on in different ways, the tokens end:
+``doubt``. Words in double quotes are a token of their own: only the mode of the session, which
+nobody else knows, says whether they are a string or a name.
 """
 
 from __future__ import annotations
@@ -18,31 +19,32 @@ __all__ = [
     "Lexed",
     "Reading",
     "Token",
-    "UnreadableError",
     "is_name",
     "lex",
+    "shown_name",
 ]
 
 MAX_NAME = 256
 CUT = "…"
 _MAX_DEPTH = 64
 _QUOTES = "'\"`"
-_DOUBTS = ("\\", "--", "#", "/*")
-"""What hides a quote in some modes."""
+_DOUBT = re.compile(r"\\|--|#|/\*|\*/|\[|\$\w*+\$")
+"""What hides a quote, or is a quote, in some modes."""
+_WHOLE = re.compile(r"(?:[^'\"`]++|'[^']*+'|\"[^\"]*+\"|`[^`]*+`)*+")
 
 
-class UnreadableError(Exception):
-    """The text cannot be parsed with certainty."""
+class _DoubtError(Exception):
+    """From here on, servers could read the text in different ways."""
 
 
-class ImpossibleError(UnreadableError):
+class ImpossibleError(Exception):
     """No server in this mode reads the text: a backslash is outside of quotes."""
 
 
 class Token(msgspec.Struct, frozen=True, gc=False):
     kind: str
     """``word``, ``name`` (in backticks), ``quoted`` (in double quotes), ``variable``, ``string``,
-    ``number``, ``op``, ``mark``."""
+    ``number``, ``op``, ``mark``; ``hidden``: a word that is not shown."""
     text: str
     spaced: bool
     """Blanks or a comment were before it."""
@@ -63,6 +65,8 @@ class Lexed(msgspec.Struct, frozen=True):
     tokens: list[Token]
     cut: bool
     """It ended within a literal, a quoted name or a comment."""
+    doubt: bool
+    """What follows the tokens could be read in different ways."""
 
 
 _TOKEN = re.compile(
@@ -91,6 +95,9 @@ _BODIES = {
     ('"', False): re.compile(r'"(?:[^"]++|"")*+("?+)'),
 }
 _NOT_IN_NAMES = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffd]")
+_PLAIN_NAME = re.compile(r"(?:[`\"])?+[\w $.:@#/+-]*+(?:[`\"])?+")
+_TRAIL = re.compile(r"[^\x00-\x7f]\\['\"`\\]")
+"""In GBK, Big5 and SJIS such a backslash can be the second half of a character."""
 
 
 class _Lexer:
@@ -109,11 +116,15 @@ class _Lexer:
         while self.at < len(self.text):
             match = _TOKEN.match(self.text, self.at)
             if match is None:
-                wrong = self.text[self.at] == "\\"
-                raise ImpossibleError if wrong else UnreadableError
+                if self.text[self.at] == "\\":
+                    raise ImpossibleError
+                return Lexed(self.tokens, self.cut, doubt=True)
             self.at = match.end()
-            self.token(match.lastgroup or "", match.group(), match.start())
-        return Lexed(self.tokens, self.cut)
+            try:
+                self.token(match.lastgroup or "", match.group(), match.start())
+            except _DoubtError:
+                return Lexed(self.tokens, self.cut, doubt=True)
+        return Lexed(self.tokens, self.cut, doubt=False)
 
     def token(self, kind: str, text: str, start: int) -> None:
         if kind == "blank":
@@ -129,11 +140,11 @@ class _Lexer:
         elif kind == "dollar":
             self.dollar_quoted(text)
         elif kind == "doubt":  # a comment in PostgreSQL, two signs in MySQL; an end without begin
-            raise UnreadableError
+            raise _DoubtError
         elif kind == "number":
             self.add("number", "?")
         elif len(text) > MAX_NAME:
-            raise UnreadableError
+            raise _DoubtError
         else:
             if text == "[":
                 self.bracket()
@@ -143,19 +154,19 @@ class _Lexer:
     def nest(self, text: str) -> None:
         self.depth += (text == "(") - (text == ")")
         if self.depth > _MAX_DEPTH:
-            raise UnreadableError
+            raise _DoubtError
 
     def bracket(self) -> None:
         """Check that quotes in brackets are read the same where those begin a name: MariaDB's
         sql_mode MSSQL, in which "]]" does not end it."""
         end = self.text.find("]", self.at)
         body = self.text[self.at : end]
-        if end < 0 or self.text.startswith("]]", end) or any(mark in body for mark in _DOUBTS):
+        if end < 0 or self.text.startswith("]]", end) or _DOUBT.search(body):
             # Where the name ends is not known: there must be no quote behind it.
             if any(quote in self.text[self.at :] for quote in _QUOTES):
-                raise UnreadableError
+                raise _DoubtError
         elif not _even(body):
-            raise UnreadableError
+            raise _DoubtError
 
     def add(self, kind: str, text: str) -> None:
         upper = text.upper() if kind == "word" else ""
@@ -164,8 +175,8 @@ class _Lexer:
 
     def line_comment(self, text: str) -> None:
         # PostgreSQL's comments end with a carriage return too, and "#" is an operator there.
-        if "\r" in text.rstrip("\r") or (text[0] == "#" and not _even(text[1:])):
-            raise UnreadableError
+        if "\r" in text.rstrip("\r") or (text[0] == "#" and not _even(text[1:].rstrip("\r"))):
+            raise _DoubtError
         self.spaced = True
 
     def block_comment(self, start: int) -> None:
@@ -174,8 +185,8 @@ class _Lexer:
         body = self.text[start + 2 : end] if end >= 0 else self.text[start + 2 :]
         # Comments nest in PostgreSQL. Executable ones are read by servers of some versions, for
         # which quotes in them count.
-        if "/*" in body or (body.startswith(("!", "M!")) and end >= 0 and not _even(body)):
-            raise UnreadableError
+        if "/*" in body or (body.startswith(("!", "M!")) and not _even(body)):
+            raise _DoubtError
         self.at = end + 2 if end >= 0 else len(self.text)
         self.spaced = True
 
@@ -193,6 +204,10 @@ class _Lexer:
             self.add("quoted", match.group())
         else:
             self.add("string", "?")
+        # To MySQL an E is a name, and its string has the escapes of the mode.
+        other = _BODIES[quote, False].match(self.text, start) if prefix in ("e", "E") else match
+        if _TRAIL.search(match.group()) or other is None or other.end() != match.end():
+            raise _DoubtError
 
     def quoted_name(self, text: str) -> None:
         # The doubled quotes of a name are even in number, so that a whole name has an even number.
@@ -202,17 +217,18 @@ class _Lexer:
 
     def add_name(self, text: str, *, closed: bool) -> None:
         if not is_name(text):
-            raise UnreadableError
-        self.add("name", text if closed else CUT)
+            raise _DoubtError
+        self.add("name", shown_name(text) if closed else CUT)
 
     def dollar_quoted(self, tag: str) -> None:
         end = self.text.find(tag, self.at)
-        # To MySQL the tag is a name: what follows it must be read the same both ways.
-        if end >= 0 and not _even(self.text[self.at : end]):
-            raise UnreadableError
+        body = self.text[self.at : end]
         self.cut = self.cut or end < 0
         self.at = end + len(tag) if end >= 0 else len(self.text)
         self.add("string", "?")
+        # To MySQL the tag is a name: what follows the body must be read the same both ways.
+        if end >= 0 and not _even(body):
+            raise _DoubtError
 
 
 def lex(text: str, reading: Reading) -> Lexed:
@@ -224,8 +240,11 @@ def is_name(text: str) -> bool:
     return len(text) <= MAX_NAME and not _NOT_IN_NAMES.search(text)
 
 
+def shown_name(text: str) -> str:
+    """Return a name in its quotes; ``?`` in them where it has signs that names rarely have."""
+    return text if _PLAIN_NAME.fullmatch(text) else f"{text[0]}?{text[0]}"
+
+
 def _even(body: str) -> bool:
-    """Return whether a text ends outside of quotes in every reading."""
-    if any(mark in body for mark in _DOUBTS):
-        return not any(quote in body for quote in _QUOTES)
-    return all(body.count(quote) % 2 == 0 for quote in _QUOTES)
+    """Return whether a text ends outside of quotes and comments in every reading."""
+    return _DOUBT.search(body) is None and _WHOLE.fullmatch(body) is not None

@@ -1,32 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
 """SQL statements without the data in them: literals are ``?``, comments are gone.
 
-The lexer reads MySQL, MariaDB and PostgreSQL. It fails closed. What the server's modes could read
-otherwise than it was read here, what is no SQL, and what it does not know becomes
-``<unreadable SQL sha256:…>``: a statement is lost then, and no data shown.
+The lexer reads MySQL, MariaDB and PostgreSQL. The session's modes are unknown: where there is a
+backslash, the statement is read in each mode that is possible. It is shown as far as all of them
+agree, then ``…``; where not even its first word is certain, it is ``<unreadable SQL sha256:…>``.
+Which words are shown: shownwords.py.
 
-Where there is a backslash, the statement is read in each mode, and accepted where the others
-cannot read it, or read the same. What is in double quotes is data, unless it can only be a name. A
-statement may be cut off, as servers do it with long ones; its last literal then runs to the end.
+What is in double quotes is data, unless it can only be a name. A statement may be cut off, as
+servers do it with long ones; its last literal then runs to the end.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import itertools
 import re
 from collections.abc import Callable
 from functools import partial
 
 import msgspec
 
+from stallscope.server.shownwords import is_keyword, with_shown_words
 from stallscope.server.sqllexer import (
     CUT,
     ImpossibleError,
+    Lexed,
     Reading,
     Token,
-    UnreadableError,
     is_name,
     lex,
+    shown_name,
 )
 
 __all__ = [
@@ -70,7 +74,8 @@ letters, and a sign behind it."""
 
 def is_certain(text: str) -> bool:
     """Return whether the SQL mode of its session does not matter to what is data in it."""
-    return '"' not in text and not normalize(text).text.startswith(_UNREADABLE)
+    found = _read(text[:MAX_INPUT], _READINGS[0], names=False, cut=len(text) > MAX_INPUT)
+    return '"' not in text and not found.endswith(CUT)
 
 
 def begins_as_statement(text: str) -> bool:
@@ -119,11 +124,11 @@ def normalize(
         single_escapes=not no_backslash_escapes,
         double_escapes=not (no_backslash_escapes or ansi_quotes),
     )
-    try:
-        out = _read(text[:MAX_INPUT], stated, names=ansi_quotes, cut=len(text) > MAX_INPUT)
-    except UnreadableError:
-        digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-        out = f"{_UNREADABLE}{digest[:32]}>"
+    out = _read(text[:MAX_INPUT], stated, names=ansi_quotes, cut=len(text) > MAX_INPUT)
+    if out == CUT:
+        # Of its signs alone: who guesses a secret cannot check the guess.
+        signs = re.sub(r"[^!-/:-@\[-`{-~]+", " ", text)
+        out = f"{_UNREADABLE}{hashlib.sha256(signs.encode()).hexdigest()[:32]}>"
     if not out and text.strip():
         out = _COMMENT
     digest = hashlib.sha256(out.encode()).hexdigest()[:16]
@@ -144,27 +149,89 @@ _READINGS = (Reading(True, True), Reading(False, False), Reading(True, False))
 
 
 def _read(text: str, stated: Reading, *, names: bool, cut: bool) -> str:
-    lexed = lex(text, stated)
+    """Return what is shown of a statement; it ends with CUT where the rest is not certain."""
     doubtful = "\\" in text
-    tokens = _quoted(lexed.tokens, names)
-    out = _write(tokens)
-    if (lexed.cut or cut or doubtful) and not _has_neighbours(tokens):
-        raise UnreadableError
-    if not doubtful:
-        return out
-    for other in _READINGS:
-        if other == stated:
-            continue
-        try:
-            second = lex(text, other)
-        except ImpossibleError:
-            continue
-        tokens = _quoted(second.tokens, names)
-        if second.cut and not _has_neighbours(tokens):
-            continue
-        if _write(tokens) != out:
-            raise UnreadableError
-    return out
+    readings: list[tuple[Lexed, list[Token]]] = []
+    for reading in dict.fromkeys((stated, *_READINGS)) if doubtful else (stated,):
+        with contextlib.suppress(ImpossibleError):
+            lexed = lex(text, reading)
+            readings.append((lexed, _quoted(lexed.tokens, names)))
+    possible = [
+        (lexed, tokens) for lexed, tokens in readings if not lexed.cut or _is_possible(tokens)
+    ]
+    if all(_is_complete(lexed, tokens) for lexed, tokens in possible):
+        readings = possible or readings
+    if not readings:
+        return CUT
+    found = [_certain(lexed, tokens, always=cut or doubtful) for lexed, tokens in readings]
+    tokens, whole = found[0]
+    for other, other_whole in found[1:]:
+        same = next(
+            (
+                index
+                for index, (one, two) in enumerate(zip(tokens, other, strict=False))
+                if (one.kind, one.text) != (two.kind, two.text)
+            ),
+            min(len(tokens), len(other)),
+        )
+        whole = whole and other_whole and same == len(tokens) == len(other)
+        tokens = tokens[:same]
+    shown = _write(tokens)
+    return shown if whole else f"{shown} {CUT}" if shown else CUT
+
+
+def _certain(lexed: Lexed, tokens: list[Token], *, always: bool) -> tuple[list[Token], bool]:
+    """Return the tokens that are certain in one reading, and whether they are all.
+
+    Where the end may be missing, a word next to a string that no server takes there says that the
+    quotes were read wrongly, from the first one on.
+    """
+    if (lexed.cut or lexed.doubt or always) and not _has_neighbours(tokens):
+        first = next(index for index, token in enumerate(tokens) if token.kind == "string")
+        before = tokens[first - 1] if first else None
+        if before is None or before.kind in ("number", "variable"):
+            return [], False
+        return tokens[: first + 1], False
+    return tokens, not lexed.doubt
+
+
+def _is_complete(lexed: Lexed, tokens: list[Token]) -> bool:
+    return not lexed.cut and not lexed.doubt and _has_neighbours(tokens)
+
+
+_DML = frozenset({"SELECT", "INSERT", "UPDATE", "DELETE", "REPLACE", "WITH", "CALL"})
+
+
+def _is_possible(tokens: list[Token]) -> bool:
+    """Return whether a server could take the tokens for a statement of data.
+
+    Behind a string comes no name, but for the alias of a column: where one does, the string was
+    read in the wrong mode.
+    """
+    if not tokens or tokens[0].upper not in _DML:
+        return True
+    columns = [False]
+    for token, after in itertools.pairwise(tokens):
+        if token.text == "(":
+            columns.append(False)
+        elif token.text == ")" and len(columns) > 1:
+            columns.pop()
+        elif token.text == ";":
+            return True
+        elif token.upper in ("SELECT", "RETURNING"):
+            columns[-1] = True
+        elif token.upper in ("FROM", "INTO", "WHERE"):
+            columns[-1] = False
+        elif token.kind == "string" and (
+            after.kind == "number"
+            or (after.kind == "word" and not columns[-1] and not _may_follow(after))
+        ):
+            return False
+    return True
+
+
+def _may_follow(word: Token) -> bool:
+    return is_keyword(word.upper) or _INTRODUCER.fullmatch(word.text) is not None
 
 
 def _quoted(tokens: list[Token], names: bool) -> list[Token]:
@@ -187,7 +254,7 @@ def _quoted(tokens: list[Token], names: bool) -> list[Token]:
         if token.kind != "quoted":
             out.append(token)
         elif names and is_name(token.text) and _is_name_place(tokens, index, selects[-1]):
-            out.append(Token("name", token.text, token.spaced))
+            out.append(Token("name", shown_name(token.text), token.spaced))
         else:
             out.append(Token("string", "?", token.spaced))
     return out
@@ -224,7 +291,7 @@ def _can_touch(word: Token) -> bool:
 
 
 def _write(tokens: list[Token]) -> str:
-    return _join(_lists(_without_secrets(_literals(tokens))))
+    return _join(_lists(with_shown_words(_without_secrets(_literals(tokens)))))
 
 
 def _literals(tokens: list[Token]) -> list[Token]:

@@ -61,7 +61,11 @@ FUZZ_HOURS = 2
 END_SECONDS = 30.0
 """What tests have to undo what they did, when the run is interrupted."""
 
-MANY = {"STALLSCOPE_EXAMPLES": "1000", "STALLSCOPE_DAMAGES": "5000"}
+MANY = {
+    "STALLSCOPE_EXAMPLES": "1000",
+    "STALLSCOPE_DAMAGES": "5000",
+    "STALLSCOPE_STATEMENTS": "1000000",
+}
 """What each night draws at random."""
 
 MESON_LINE = re.compile(

@@ -7,6 +7,7 @@ import json
 import re
 import stat
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -159,7 +160,7 @@ def test_all_mistakes_are_found_each_with_its_line(tmp_path: Path) -> None:
         ('[sql]\nno-sql = true\ndefaults-file = "/x"\n' + TARGET, "contradict"),
         ('[sql]\npassword = "credential:../x"\n' + TARGET, "is not the name of a credential"),
         ('[agent]\npack-dir = "/nowhere"\n' + TARGET, "no such directory"),
-        ('[agent]\nwebhook = "ftp://x"\n' + TARGET, "--webhook: 'ftp://x' is not a URL"),
+        ('[agent]\nwebhook = "ftp://x"\n' + TARGET, "--webhook: it is not a URL"),
         ('[agent]\ntriggers = "/nowhere"\n' + TARGET, "/nowhere: cannot be read"),
         ("[agent]\nonce = true\n" + TARGET, "unknown key 'once'"),
         ('[agent]\ndest = "a\\u0000b"\n' + TARGET, "null character"),
@@ -364,6 +365,93 @@ def test_check_takes_all_of_a_folder(
     assert main(["config", "check"]) == Exit.DONE
     assert "watches a" in (out := capsys.readouterr().out)
     assert "watches b" in out
+
+
+SECRET_TABLES = """\
+[sql]
+password = "S3CR3T"
+[agent]
+notify-command = "/bin/a --token S3CR3T"
+webhook = "https://u:S3CR3T@S3CR3T/S3CR3T?S3CR3T"
+[plugin]
+before-stalk = ["/bin/b", "-pS3CR3T"]
+after-stalk = ["/bin/c", "S3CR3T"]
+[notify]
+link = "https://w/{id}?S3CR3T"
+command = ["/bin/d", "S3CR3T"]
+[ship]
+url = "clickhouse+https://u:S3CR3T@S3CR3T/d"
+[[command]]
+name = "e"
+run = ["/bin/e", "S3CR3T", "--x=S3CR3T"]
+[[destination]]
+kind = "command"
+run = ["/bin/f", "S3CR3T"]
+[[destination]]
+kind = "webhook"
+url = "https://h/S3CR3T"
+secret = "S3CR3T"
+[destination.headers]
+X-Any = "S3CR3T"
+Content-Type = "S3CR3T"
+[[destination]]
+kind = "apprise"
+url = "tgram://S3CR3T/1"
+[[destination]]
+kind = "pagerduty"
+routing-key = "S3CR3T"
+"""
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_show_prints_no_secret(
+    form: Sequence[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = written(tmp_path, TARGET + SECRET_TABLES)
+    assert main(["config", "show", str(path), *form]) == Exit.DONE
+    out = capsys.readouterr().out
+    assert "S3CR3T" not in out
+    for program in "abcdef":
+        assert f"/bin/{program}" in out
+    assert "X-Any" in out
+
+
+def test_which_keys_show_hides() -> None:
+    """A key that is added is hidden until it is listed."""
+    numbers = {
+        *(
+            "allow-redo",
+            "captures",
+            "captures-an-hour",
+            "clear-cycles",
+            "convoy",
+            "critical-threads",
+        ),
+        *(
+            "cycles",
+            "deadline",
+            "defaults",
+            "disk-pct-free",
+            "duration",
+            "enabled",
+            "every-minutes",
+        ),
+        *("heartbeat", "hold", "interval", "least-firing", "poll-interval", "port", "redact"),
+        *("repeat", "resolve", "retention-count", "retention-time", "run-time", "seconds", "sleep"),
+        "waits-every",
+    }
+    keys = {
+        key
+        for kind, table in _agentoptions.keys().items()
+        for key, action in table.items()
+        if action.nargs != 0
+    }
+    keys |= {key for table in triggerfile._TABLES.values() for key in table}
+    tables = set(triggerfile._TABLES)
+    assert keys - tables - numbers - _config._SHOWN - _config.COMMANDS == {
+        *("api-key", "headers", "link", "password", "routing-key", "secret", "token", "url"),
+        "webhook",
+    }
 
 
 def test_what_show_prints_is_a_file_with_the_same_meaning(

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import struct
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from stallscope.base import trust
 from stallscope.base.errors import StallscopeError
 from stallscope.collectors import processes, rings
 from stallscope.collectors.doctor import confinement, disk, features, host, inproc, packages, target
@@ -250,7 +250,7 @@ def test_a_package_is_found_by_the_name_that_dpkg_knows(monkeypatch: pytest.Monk
         return "libc6:amd64: /lib/x/libc.so.6" if argv[-1].startswith("/lib/") else None
 
     monkeypatch.setattr(packages, "_first_line", answer)
-    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(trust, "find_program", lambda name: f"/usr/bin/{name}")
     assert "libc6-dbgsym" in (packages.package_of("/usr/lib/x/libc.so.6") or "")
     assert asked == ["/usr/lib/x/libc.so.6", "/lib/x/libc.so.6"]
 

@@ -158,7 +158,7 @@ def test_choices(run: Run, store: Store) -> None:
         (["2026", "--last", "1"], "not both"),
         (["--dry-run"], "--prune"),
         (["--retention-count", "1"], "--prune"),
-        (["--prune", "--retention-count", "0"], "1 or larger"),
+        (["--prune", "--retention-count", "0"], "1 to 999999999"),
         (["--prune", "--retention-size", "1X"], "not a size"),
         (["--prune", "--retention-time", "nan"], "not days"),
         (["--prune", "2026"], "give no ID"),

@@ -49,8 +49,8 @@ def waiting(connection: int, statement: str, state: str = "User lock") -> Sessio
 def test_the_owner_is_named(statement: str) -> None:
     found = waits(Server({"job": 5}), waiting(7, statement), waiting(8, statement))
     assert found == [
-        LockWait(LockKind.METADATA, 7, 5, "job", "EXCLUSIVE"),
-        LockWait(LockKind.METADATA, 8, 5, "job", "EXCLUSIVE"),
+        LockWait(LockKind.METADATA, 7, 5, "GET_LOCK(?)", "EXCLUSIVE"),
+        LockWait(LockKind.METADATA, 8, 5, "GET_LOCK(?)", "EXCLUSIVE"),
     ]
 
 

@@ -223,7 +223,7 @@ WAIT = f'{TRIGGER}wait = "fsync"\n'
             "plugin.before-collect: 'x' is not an absolute path",
         ),
         ('[notify]\ncommand = ["mail"]', 2, "notify.command: 'mail' is not an absolute path"),
-        ('[notify]\nwebhook = "ftp://x"', 2, "'ftp://x' is not a URL, write http"),
+        ('[notify]\nwebhook = "ftp://x"', 2, "it is not a URL, write http"),
     ],
 )
 def test_mistakes_name_their_line(tmp_path: Path, text: str, line: int, complaint: str) -> None:

@@ -6,12 +6,11 @@ from __future__ import annotations
 import hashlib
 import hmac
 import logging
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from stallscope.base import extras
+from stallscope.base import extras, trust
 from stallscope.base.encoding import to_json, utf8
 from stallscope.base.errors import UsageError
 from stallscope.base.text import one_line, without_surrogates
@@ -81,12 +80,14 @@ def template_of(settings: WebhookSettings) -> Any:
     import jinja2.sandbox
 
     try:
-        with Path(file).open("rb") as opened:
+        with open(trust.open_file(file), "rb") as opened:
             text = opened.read(_MAX_TEMPLATE).decode()
         environment = jinja2.sandbox.SandboxedEnvironment(
             undefined=jinja2.StrictUndefined, autoescape=False, keep_trailing_newline=True
         )
         template = environment.from_string(text)
+    except trust.DistrustError as error:
+        raise UsageError(f"destination {name}: template {error}") from error
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or "it is no text"
         raise UsageError(f"destination {name}: template {file}: {why}") from error
