@@ -36,6 +36,10 @@ class Backoff:
         self.failed += 1
         return pause * self._chance.uniform(1 - self._spread, 1.0)
 
+    def asked(self, wish: float) -> float:
+        """Return a pause that somebody asked for, longer by what keeps hosts apart."""
+        return wish * self._chance.uniform(1.0, 1.2)
+
     def reset(self) -> None:
         """Begin again: it works."""
         self.failed = 0

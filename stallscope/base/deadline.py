@@ -63,7 +63,9 @@ class Deadline:
             for one in self._sockets:
                 one.close()
             self._sockets = []
-        if self._late and (error is None or isinstance(error, Exception)):
+        # A timeout of a socket can be a moment before the timer.
+        late = self._late or (error is not None and time.monotonic() >= self._ends)
+        if late and (error is None or isinstance(error, Exception)):
             raise self._error() from None
 
     def left(self) -> float:

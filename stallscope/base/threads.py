@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from traceback import FrameSummary
 
+from stallscope.base.backoff import Backoff
 from stallscope.base.text import one_line
 
 __all__ = ["Pulse", "keep_running", "name_of_thread", "place_of", "server_of_thread", "traced"]
@@ -52,7 +53,7 @@ def keep_running(
     """
 
     def run() -> None:
-        pause = FIRST_PAUSE
+        backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE)
         while True:
             begun = time.monotonic()
             try:
@@ -63,9 +64,8 @@ def keep_running(
                 if failed is not None:
                     failed(what, why)
             if time.monotonic() - begun > STEADY_SECONDS:
-                pause = FIRST_PAUSE
-            time.sleep(pause)
-            pause = min(pause * 2, LONGEST_PAUSE)
+                backoff.reset()
+            time.sleep(backoff.next())
 
     # A daemon: work that hangs must not keep the agent from ending.
     thread = threading.Thread(target=run, name=name_of_thread(what), daemon=True)

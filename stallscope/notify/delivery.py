@@ -19,7 +19,7 @@ from functools import partial
 import msgspec
 
 from stallscope.base.backoff import Backoff
-from stallscope.base.sending import SendError
+from stallscope.base.sending import Channel, SendError
 from stallscope.base.threads import keep_running
 from stallscope.notify.alert import Alert, Event
 from stallscope.notify.outbox import (
@@ -47,8 +47,6 @@ REFUSED_RETRY = 60.0
 """A notification that was refused, as by a wrong key, is tried again so late, or after a reload."""
 FAILED_PAUSE = 0.2
 """After an alert that failed again, until the next one of those: many are no burst of requests."""
-SAID_SECONDS = 60.0
-"""A destination that fails in another way is logged again after so long."""
 LONGEST_WISH = 300.0
 """The longest pause that a destination can ask for (Retry-After)."""
 SAVE_SECONDS = 1.0
@@ -96,22 +94,16 @@ class _Item:
         self.entry.progress = {name: known[name] for name in names if name in known}
 
 
-class _Channel:
-    """One destination and its threads."""
+class _Channel(Channel):
+    """One destination and its threads. It is left alone where it gives no answer."""
 
     def __init__(self, receiver: Receiver) -> None:
+        backoff = Backoff(FIRST_RETRY, LONGEST_RETRY)
+        super().__init__(f"destination {receiver.name}", backoff, LONGEST_WISH, _log)
         self.receiver: Receiver | None = receiver
         self.name = receiver.name
-        self.backoff = Backoff(FIRST_RETRY, LONGEST_RETRY)
-        """Of attempts without an answer."""
-        self.not_before = 0.0
         self.failed_not_before = 0.0
-        """The same for what has failed."""
-        self.why = ""
-        self.failed = 0
-        """Attempts since all was well."""
-        self.said = ""
-        self.said_at = 0.0
+        """``not_before`` of what has failed."""
         self.failing: dict[str, _Item] = {}
         """What was not taken, by the alert's key."""
         self.threads: dict[bool, threading.Thread] = {}
@@ -475,24 +467,19 @@ class Delivery:
                 other.way(name).not_before = 0.0
             channel.failed_not_before = 0.0
         way.backoff.reset()
-        channel.backoff.reset()
-        channel.not_before = 0.0
-        if channel.failed and not channel.failing:
-            _log.info("destination %s works again, after %d attempts", name, channel.failed)
-            channel.failed, channel.said = 0, ""
+        channel.answers()
+        if not channel.failing:
+            channel.works()
         if changed and item.entry.alert.key in self._items:
             self._touch(item.entry.alert.key)
         else:
             self._changed.notify_all()
 
     def _not_delivered(self, channel: _Channel, item: _Item, way: _Way, error: SendError) -> None:
-        now, why = way.tried_at, str(error)
+        now = way.tried_at
         self.failed += 1
-        if why != channel.said and (not channel.said or now - channel.said_at >= SAID_SECONDS):
-            _log.error("destination %s: %s; it is tried again", channel.name, why)
-            channel.said, channel.said_at = why, now
-        channel.failed += 1
-        way.why = why
+        channel.fails(error, now)
+        way.why = str(error)
         key = item.entry.alert.key
         if self._items.get(key) is item:
             channel.failing.pop(key, None)
@@ -500,9 +487,7 @@ class Delivery:
         # Of a destination that worked a moment ago, the alert is suspected too.
         suspected = not error.unreachable or not channel.backoff.failed
         if error.unreachable or error.after:
-            channel.why = why
-            pause = max(channel.backoff.next(), min(error.after, LONGEST_WISH))
-            channel.not_before = now + pause
+            channel.pause(error, now)
         if error.refused:
             way.not_before = now + REFUSED_RETRY
         elif suspected:

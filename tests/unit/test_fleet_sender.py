@@ -185,7 +185,7 @@ def test_the_wish_of_an_engine_is_honoured_and_bounded(tmp_path: Path) -> None:
     for wish, least, most in ((20.0, 20.0, 24.0), (1e9, 50.0, 60.0), (0.0, 0.0, 0.05)):
         destination.fail("busy", after=wish)
         sender._step()
-        assert least <= sender._not_before - now[0] <= most
+        assert least <= sender._channel.not_before - now[0] <= most
     sender.close(0.0)
 
 
@@ -195,7 +195,7 @@ def test_a_reload_tries_again_at_once(tmp_path: Path) -> None:
     with sending_to(destination, tmp_path) as sender:
         put(sender, "a")
         sender.start()
-        wait_until(lambda: sender._not_before > sender._clock(), "it fails")
+        wait_until(lambda: sender._channel.not_before > sender._clock(), "it fails")
         sender.retry()
         wait_until(lambda: destination.asked == 2, "it is tried again")
 
@@ -213,10 +213,10 @@ def test_thousands_of_agents_do_not_come_at_once(tmp_path: Path) -> None:
             chance=random.Random(seed),
             clock=lambda: 0.0,
         )
-        firsts.append(sender._not_before)
+        firsts.append(sender._channel.not_before)
         for _ in range(12):
             sender._not_sent(SendError("down"))
-        retries.append(sender._not_before)
+        retries.append(sender._channel.not_before)
     assert max(firsts) - min(firsts) > 4.0
     assert min(retries) >= 150
     assert max(retries) <= 300

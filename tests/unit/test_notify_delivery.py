@@ -182,7 +182,7 @@ def test_an_alert_that_hangs_again_delays_no_other() -> None:
 
 @pytest.mark.parametrize(
     ("error", "seconds"),
-    [(SendError("down", unreachable=True), 4.0), (SendError("503", after=17.0), 17.0)],
+    [(SendError("down", unreachable=True), 4.0), (SendError("503", after=17.0), 20.4)],
 )
 def test_a_destination_that_gives_no_answer_is_left_alone(error: SendError, seconds: float) -> None:
     clock, fake, other = Clock(), FakeReceiver(), FakeReceiver("other")

@@ -15,7 +15,8 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from stallscope.base.sending import SendError
+from stallscope.base.backoff import Backoff
+from stallscope.base.sending import Channel, SendError
 from stallscope.base.threads import keep_running
 from stallscope.fleet.batch import Batch, make
 from stallscope.fleet.destination import Destination
@@ -34,8 +35,6 @@ MERGED_BYTES = 4 << 20
 """Of rows without compression: one send has at most these, or one batch."""
 MOST_BEATS = 32
 """The most heartbeats that wait: one for each day and process."""
-SAID_SECONDS = 600.0
-"""A destination that fails in another way is logged again after so long."""
 
 
 class Pace(msgspec.Struct, frozen=True):
@@ -100,13 +99,15 @@ class Sender:
         self._held: dict[tuple[str, int, int], AgentRow] = {}
         """Heartbeats that are not sent yet, the latest of each day and process."""
         now = clock()
-        self._not_before = now + self._chance.uniform(0, pace.first)
+        self._channel = Channel(
+            f"shipping to {destination.shown}",
+            Backoff(pace.retry, pace.longest_retry, 0.5, self._chance),
+            pace.longest_wish,
+            _log,
+        )
+        self._channel.not_before = now + self._chance.uniform(0, pace.first)
         self._beat_due = now + self._chance.uniform(0, min(pace.heartbeat, pace.first_beat))
-        self._failed = 0
-        """Attempts in a row."""
         self._failures = self._sent = 0
-        self._why = ""
-        self._said_at = float("-inf")
         self._noted: tuple[str, ...] = ()
         self._cpu = 0.0
         self._thread: threading.Thread | None = None
@@ -119,9 +120,9 @@ class Sender:
     def wake(self) -> None:
         """Look at the spool: it has a new batch."""
         with self._changed:
-            if not self._failed:
+            if not self._channel.failed:
                 soon = self._clock() + self._chance.uniform(0, self._pace.spread)
-                self._not_before = max(self._not_before, soon)
+                self._channel.not_before = max(self._channel.not_before, soon)
             self._changed.notify_all()
 
     def hold(self, rows: Sequence[AgentRow]) -> None:
@@ -132,7 +133,7 @@ class Sender:
     def retry(self) -> None:
         """Try again now: somebody may have repaired what failed."""
         with self._changed:
-            self._not_before = min(self._not_before, self._clock())
+            self._channel.not_before = min(self._channel.not_before, self._clock())
             self._changed.notify_all()
 
     def numbers(self) -> Numbers:
@@ -145,7 +146,7 @@ class Sender:
             dropped=counts.rows,
             dropped_why=counts.why,
             failures=self._failures,
-            why=self._why if self._failed else "",
+            why=self._channel.why if self._channel.failed else "",
             skew_ms=self.destination.skew_ms,
             cpu_seconds=self._cpu,
         )
@@ -186,11 +187,10 @@ class Sender:
                 now = self._clock()
                 has_any = bool(self._held) or len(self.spool) > 0
                 if self._closing:
-                    return has_any and not self._failed and now < self._ends
-                due = self._beat_due
-                if has_any:
-                    due = min(due, self._not_before)
-                due = max(due, self._not_before)
+                    return has_any and not self._channel.failed and now < self._ends
+                due = self._channel.not_before
+                if not has_any:
+                    due = max(due, self._beat_due)
                 if due <= now:
                     return True
                 self._changed.wait(min(due - now, 3600.0))
@@ -237,9 +237,9 @@ class Sender:
             self._noted = notes
             for note in notes:
                 _log.warning("shipping: %s", note)
-        if self._failed:
-            _log.info("shipping to %s works again", self.destination.shown)
-        self._failed, self._why, self._said_at = 0, "", float("-inf")
+        with self._changed:
+            self._channel.answers()
+            self._channel.works()
         self.spool.remove(files)
 
     def _deliver(self, batch: Batch) -> Delivered:
@@ -279,21 +279,7 @@ class Sender:
         return files, merged(found)
 
     def _not_sent(self, error: SendError) -> None:
-        now, why = self._clock(), str(error)
         self._failures += 1
-        if why != self._why and now - self._said_at >= SAID_SECONDS:
-            _log.error(
-                "shipping to %s: %s; it is tried again, and waits in the spool",
-                self.destination.shown,
-                why,
-            )
-            self._said_at = now
-        self._why = why
-        self._failed += 1
-        pause = min(self._pace.longest_retry, self._pace.retry * 2 ** min(self._failed - 1, 20))
-        pause *= self._chance.uniform(0.5, 1.0)
-        wish = min(error.after, self._pace.longest_wish)
-        if wish > 0:
-            pause = max(pause, wish * self._chance.uniform(1.0, 1.2))
         with self._changed:
-            self._not_before = now + pause
+            self._channel.fails(error, self._clock())
+            self._channel.pause(error, self._clock())

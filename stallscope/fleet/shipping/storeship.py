@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from stallscope.analyzers import catalog
+from stallscope.base.backoff import Backoff
 from stallscope.base.errors import StallscopeError
 from stallscope.base.sending import SendError
 from stallscope.base.text import one_line
@@ -103,15 +104,14 @@ class _Route:
 
     def _tried(self, batch: Batch) -> tuple[int, int, str]:
         """Send a batch, several times where that helps. Raises: SendError."""
-        pause = FIRST_PAUSE
+        backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE)
         for left in range(ATTEMPTS - 1, -1, -1):
             try:
                 done = deliver(self.destination, batch)
             except SendError as error:
                 if not left:
                     raise
-                self._pause(min(max(pause, error.after), LONGEST_PAUSE))
-                pause *= 2
+                self._pause(min(max(backoff.next(), error.after), LONGEST_PAUSE))
             else:
                 return done.sent, done.refused, done.why
         raise AssertionError
