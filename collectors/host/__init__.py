@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from stallscope.collectors.host.accepting import Accepting
 from stallscope.collectors.host.backends import Backends
 from stallscope.collectors.host.collecting import HostCollector
 from stallscope.collectors.host.disks import Disks
@@ -15,6 +16,7 @@ from stallscope.collectors.host.pressure import Pressure
 from stallscope.collectors.host.process import ProcessNumbers
 
 __all__ = [
+    "Accepting",
     "Backends",
     "Disks",
     "Links",
@@ -32,6 +34,7 @@ def host_collectors(
     start_time: int | None = None,
     datadir: str | None = None,
     ports: Sequence[int] = (),
+    sockets: Sequence[str] = (),
 ) -> tuple[HostCollector, ...]:
     """Return all collectors of this folder for one server; ``datadir`` as the server sees it."""
     return (
@@ -41,4 +44,5 @@ def host_collectors(
         Load(),
         Memory(),
         Links(pid, ports),
+        Accepting(pid, ports, sockets),
     )

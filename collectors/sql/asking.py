@@ -403,6 +403,7 @@ class ServerConnection(Generic[S]):
             return ConnectError("the connection was closed")
         lasted = time.monotonic() - question.since
         if self._worker.question is question and self._worker.session is None:
-            return LateError(f"{self._where}: connecting has taken {lasted:.1f} s so far")
+            text = f"{self._where}: connecting has taken {lasted:.1f} s so far"
+            return LateError(text, lasted)
         what = f" to {question.name}" if question.name else ""
         return LateError(f"{self._where}: no answer{what} since {lasted:.1f} s")

@@ -21,7 +21,7 @@ SHARE = 0.01
 RETRY_SECONDS = 3600.0
 """The pause before a statement that the server or the account does not allow is tried again."""
 
-_WORDS = {"ON": 1.0, "YES": 1.0, "OFF": 0.0, "NO": 0.0}
+_WORDS = {"ON": 1.0, "YES": 1.0, "TRUE": 1.0, "OFF": 0.0, "NO": 0.0, "FALSE": 0.0}
 
 
 class SqlCollector(ServerCollector[SqlSession]):

@@ -26,6 +26,12 @@ class SqlError(StallscopeError):
 class LateError(SqlError):
     """There is no answer yet; a later one is dropped."""
 
+    def __init__(self, message: str, login_seconds: float | None = None) -> None:
+        """``login_seconds``: for how long the login has had no answer; None: it is another question
+        that has none."""
+        super().__init__(message)
+        self.login_seconds = login_seconds
+
 
 class ConnectError(SqlError):
     """There is no connection, and the next try is later."""

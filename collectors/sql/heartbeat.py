@@ -10,8 +10,9 @@ import time
 from typing import Protocol, TypeVar
 
 from stallscope.base.text import one_line
+from stallscope.collectors.sql import refusals
 from stallscope.collectors.sql.asking import Asked, ServerConnection
-from stallscope.collectors.sql.failures import ConnectError, LateError, SqlError
+from stallscope.collectors.sql.failures import LateError, SqlError
 from stallscope.collectors.sql.servercollector import ServerCollector
 from stallscope.model.samples import UNANSWERED, Sample
 
@@ -66,15 +67,11 @@ class Heartbeat(ServerCollector[S]):
         begin = time.monotonic_ns()
         session.run(session.beat)
         took_ms = (time.monotonic_ns() - begin) / 1e6
-        return {"heartbeat.ms": took_ms, "login.connections_refused": 0.0}
+        return {"heartbeat.ms": took_ms, **refusals.ACCEPTED}
 
     def _known(self, failure: SqlError) -> dict[str, float]:
         if isinstance(failure, LateError):
             owed = self._connection.waiting_since()
             return {} if owed is None else {UNANSWERED: owed * 1e3}
-        if not isinstance(failure, ConnectError) or failure.is_old:
-            return {}
-        values = {} if failure.number is None else {"login.code": float(failure.number)}
-        if failure.full:
-            values |= {UNANSWERED: 0.0, "login.connections_refused": 1.0}
-        return values
+        values = refusals.values(failure)
+        return values | {UNANSWERED: 0.0} if values.get("login.connections_refused") else values

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from stallscope.base.text import one_line
+from stallscope.collectors.sql import postgres_settings, refusals
 from stallscope.collectors.sql.failures import SqlError, StatementError
 from stallscope.collectors.sql.identity import PROGRAM
 from stallscope.collectors.sql.postgres_locks import Waiter, waits_of
@@ -33,6 +34,7 @@ _LOCK = "Lock"
 _QUIET = frozenset({"ClientRead", "WalSenderMain"})
 """Waits for work."""
 _ACTIVE = "active"
+_CLIENT = "client backend"
 _NAME = 128
 MAX_SECONDS = 1e10
 
@@ -52,7 +54,9 @@ def fetch(connection: PostgresConnection, deadline: float) -> Sessions:
         if so_far:
             note = f"some lock waits are unknown: {error}"
             return msgspec.structs.replace(so_far[-1], notes=(*so_far[-1].notes, note))
-        return Sessions(sessions=(), reason=f"{UNKNOWN}: {error}")
+        return Sessions(
+            sessions=(), reason=f"{UNKNOWN}: {error}", values=refusals.values(error, old=True)
+        )
     except (ValueError, TypeError, IndexError, OverflowError) as error:  # no PostgreSQL answers so
         said = one_line(str(error), 100)
         return Sessions(sessions=(), reason=f"{UNKNOWN}: the answer cannot be read: {said}")
@@ -93,6 +97,10 @@ def _fetch(session: PostgresSession, so_far: list[Sessions]) -> Sessions:
     if len(rows) >= MAX_SESSIONS:
         notes.append(f"more than {MAX_SESSIONS} sessions: the others have no statement")
     known = msgspec.structs.replace(known, notes=tuple(notes))
+    so_far.append(known)
+    clients = sum(row[5] == _CLIENT and row[4] != PROGRAM for row in rows)
+    values = {**postgres_settings.read(session, own=1), "backends.total": float(clients)}
+    known = msgspec.structs.replace(known, values=values)
     so_far.append(known)
     waiters = [
         Waiter(int(row[0]), _number(row[10]) or 0.0) for row in rows if row[0] and row[7] == _LOCK

@@ -12,11 +12,12 @@ from stallscope.collectors.sql.connection import Connection
 from stallscope.collectors.sql.failures import StatementError
 from stallscope.collectors.sql.protocol import Row, SqlSession
 
-__all__ = ["BACKGROUND", "SHOW", "Processlist"]
+__all__ = ["BACKGROUND", "SHOW", "Processlist", "logs_in"]
 
 # The server does the counting, without a lock on any connection and without a temporary file.
 THREADS = """\
-SELECT PROCESSLIST_COMMAND, PROCESSLIST_STATE, MAX(PROCESSLIST_TIME), COUNT(*)
+SELECT PROCESSLIST_COMMAND, PROCESSLIST_STATE, MAX(PROCESSLIST_TIME), COUNT(*),
+SUM(PROCESSLIST_USER IS NULL)
 FROM performance_schema.threads
 WHERE TYPE = 'FOREGROUND' AND PROCESSLIST_ID <> CONNECTION_ID()
 GROUP BY 1, 2"""
@@ -42,13 +43,24 @@ BACKGROUND = frozenset(
 )
 """Commands of background connections: their time is the age of the connection."""
 _SLEEP = "Sleep"
+_UNAUTHENTICATED = "unauthenticated user"
+"""What the processlist calls the user of a connection that has not logged in; in
+performance_schema it has none, and one of these commands."""
+_LOGIN_COMMANDS = frozenset({"Connect", _SLEEP})
+_BASIC = ("total", "running", "sleeping", "background", "unauthenticated")
+
+
+def logs_in(user: object, command: object) -> bool:
+    """Return whether a connection has not logged in yet."""
+    return user == _UNAUTHENTICATED or (user is None and command in _LOGIN_COMMANDS)
 
 
 class Processlist(SqlCollector):
     """``processlist.running``: with a statement, without background connections and our own.
 
-    Also: ``processlist.sleeping``, ``.background``, ``.total``, ``.longest_s`` (of the running
-    ones), ``.command.Query``, ``.state.Sending data``.
+    Also: ``processlist.sleeping``, ``.background``, ``.total``, ``.unauthenticated`` (those whose
+    login goes on), ``.longest_s`` (of the running ones), ``.command.Query``,
+    ``.state.Sending data``.
     """
 
     name = "processlist"
@@ -101,7 +113,7 @@ class Processlist(SqlCollector):
 
         def take(row: Row) -> None:
             if row[0] != own:
-                counts.add(row[4], row[6], row[5], 1)
+                counts.add(row[4], row[6], row[5], 1, logs_in(row[1], row[4]))
 
         session.each(SHOW, take)
         return counts.values()
@@ -113,10 +125,15 @@ class _Counts:
         self._names: Counter[str] = Counter()
         self._longest = 0.0
 
-    def add(self, command: object, state: object, seconds: object, count: object) -> None:
+    def add(
+        self, command: object, state: object, seconds: object, count: object, nameless: object
+    ) -> None:
+        """``nameless``: how many of them have no user."""
         weight = int(number(count) or 0)
         word = str(command or "")
         self._numbers["total"] += weight
+        if word in _LOGIN_COMMANDS:
+            self._numbers["unauthenticated"] += int(number(nameless) or 0)
         self._name("command", word, weight)
         if word == _SLEEP:
             self._numbers["sleeping"] += weight
@@ -140,9 +157,7 @@ class _Counts:
         self._names[key] += weight
 
     def values(self) -> dict[str, float]:
-        basic = {
-            key: float(self._numbers[key]) for key in ("total", "running", "sleeping", "background")
-        }
+        basic = {key: float(self._numbers[key]) for key in _BASIC}
         named = {key: float(count) for key, count in self._names.items()}
         return {
             f"processlist.{key}": value

@@ -510,7 +510,7 @@ def _connect_failure(login: Login, error: Exception) -> ConnectError:
         return AbortedLoginError(f"no connection as {login}: {text}")
     # Numbers from 2000 to 2999 are of clients: the server has said nothing.
     said = number if number and number // 1000 != 2 else None
-    full = number == ER.CON_COUNT_ERROR
+    full = number in (ER.CON_COUNT_ERROR, ER.TOO_MANY_USER_CONNECTIONS)
     return ConnectError(f"no connection as {login}: {text}", number=said, full=full)
 
 

@@ -55,7 +55,9 @@ class LoginRetries:
         left = self._retry_at - time.monotonic()
         if self._failure is not None and left > 0:
             again = type(self._failure)(
-                f"{self._failure}; tried again in {left:.0f} s", number=self._failure.number
+                f"{self._failure}; tried again in {left:.0f} s",
+                number=self._failure.number,
+                full=self._failure.full,
             )
             again.is_old = True
             raise again

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from stallscope.collectors.sql import refusals, standing
 from stallscope.collectors.sql.connection import Connection
 from stallscope.collectors.sql.failures import SqlError, StatementError
 from stallscope.collectors.sql.lock_waits import Transaction, read_row_locks
@@ -18,6 +19,7 @@ from stallscope.collectors.sql.perf_threads import (
     own_connections,
     read_sessions,
 )
+from stallscope.collectors.sql.processlist import logs_in
 from stallscope.collectors.sql.protocol import SqlSession
 from stallscope.collectors.sql.rocksdb_locks import read_rocksdb_waits
 from stallscope.collectors.sql.user_locks import read_user_lock_waits
@@ -43,7 +45,9 @@ def fetch(connection: Connection, deadline: float) -> Sessions:
             known = so_far[-1]
             note = f"some lock waits are unknown: {error}"
             return msgspec.structs.replace(known, notes=(*known.notes, note))
-        return Sessions(sessions=(), reason=f"{UNKNOWN}: {error}")
+        return Sessions(
+            sessions=(), reason=f"{UNKNOWN}: {error}", values=refusals.values(error, old=True)
+        )
 
 
 def _fetch(session: SqlSession, so_far: list[Sessions]) -> Sessions:
@@ -93,6 +97,10 @@ def _fetch(session: SqlSession, so_far: list[Sessions]) -> Sessions:
     known = msgspec.structs.replace(
         known, sessions=tuple(sessions), waits=tuple(waits), notes=tuple(notes)
     )
+    so_far.append(known)
+    logins = sum(logs_in(s.user, s.command) for s in sessions)
+    values = {**standing.read(session), "processlist.unauthenticated": float(logins)}
+    known = msgspec.structs.replace(known, values=values)
     so_far.append(known)
     whole = _with_last(session, sessions, waits)
     doubtful = {

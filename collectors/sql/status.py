@@ -15,7 +15,7 @@ from stallscope.collectors.sql.collecting import SqlCollector, number
 from stallscope.collectors.sql.connection import Connection
 from stallscope.collectors.sql.protocol import Row, SqlSession
 
-__all__ = ["RATES", "Pulse", "Status"]
+__all__ = ["RATES", "SOME", "Pulse", "Status"]
 
 RATES = "SHOW GLOBAL STATUS WHERE Variable_name IN ('Questions', 'Threads_running')"
 """What `top` draws over time."""

@@ -50,6 +50,7 @@ MAX_WINDOW = 3600.0
 """The longest window of a function, in seconds."""
 
 NAMESPACES = (
+    "accept",
     "agent",
     "backends",
     "command",
@@ -67,6 +68,7 @@ NAMESPACES = (
     "psi",
     "replication",
     "server",
+    "settings",
     "transactions",
     "waits",
 )

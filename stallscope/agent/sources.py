@@ -61,7 +61,9 @@ SESSIONS_SECONDS = 1.0
 
 ALWAYS = (
     "Aborted_clients",
+    "Aborted_connects",
     "Com_commit",
+    "Connection_errors_max_connections",
     "Connections",
     "Innodb_buffer_pool_pages_dirty",
     "Innodb_buffer_pool_read_requests",
@@ -79,10 +81,18 @@ ALWAYS = (
     "Innodb_rows_read",
     "Opened_tables",
     "Questions",
+    "Rpl_semi_sync_master_clients",
+    "Rpl_semi_sync_master_wait_sessions",
+    "Rpl_semi_sync_source_clients",
+    "Rpl_semi_sync_source_wait_sessions",
     "Slow_queries",
     "Threads_connected",
     "Threads_created",
     "Threads_running",
+    "wsrep_cluster_size",
+    "wsrep_flow_control_paused_ns",
+    "wsrep_local_recv_queue",
+    "wsrep_ready",
 )
 """Status variables that are recorded in addition to those that triggers name."""
 
@@ -180,7 +190,11 @@ def of_server(
     takes where it keeps its connections."""
     main = server.main
     host = host_collectors(
-        main.pid, start_time=main.start_time, datadir=server.datadir, ports=server.ports
+        main.pid,
+        start_time=main.start_time,
+        datadir=server.datadir,
+        ports=server.ports,
+        sockets=server.sockets,
     )
     server_family = family(main.exe, main.comm)
     deadline = max(0.5, min(2.0, poll_interval))
@@ -277,6 +291,7 @@ def _of_postgres(
     from stallscope.collectors.sql.postgres_login import PostgresLogin
     from stallscope.collectors.sql.postgres_session import PostgresConnection
     from stallscope.collectors.sql.postgres_sessions import fetch
+    from stallscope.collectors.sql.postgres_settings import PostgresSettings
     from stallscope.collectors.sql.postgres_texts import fetch_texts
     from stallscope.collectors.sql.retries import LoginRetries
 
@@ -290,7 +305,7 @@ def _of_postgres(
         Backends(pid, lambda: connection.ask(read_backends, deadline, name="backends"), deadline)
     )
     return Sources(
-        (*others, resting[-1], Heartbeat(beat, deadline)),
+        (*others, resting[-1], Heartbeat(beat, deadline), PostgresSettings(beat, deadline)),
         set_rest=set_rest,
         sessions=lambda: fetch(connection, SESSIONS_SECONDS),
         texts=lambda: fetch_texts(connection),
@@ -326,6 +341,7 @@ def _infrequent(connection: Connection, settings: AgentSettings) -> Iterator[Col
     from stallscope.collectors.sql.metadata_locks import MetadataLocks
     from stallscope.collectors.sql.perf_threads import PerfThreads
     from stallscope.collectors.sql.replication import Replication
+    from stallscope.collectors.sql.standing import Settings
 
     named = sources_named(settings)
     locks = [named[word] for word in ("lock_waits", "transactions") if word in named]
@@ -338,6 +354,7 @@ def _infrequent(connection: Connection, settings: AgentSettings) -> Iterator[Col
         # What a trigger reads is asked for at rest too: it may be the only sign of waiting.
         rest = min(wanted, default=REST_SECONDS)
         yield Infrequent(collector, min([INFREQUENT_SECONDS, *wanted]), rest)
+    yield Infrequent(Settings(connection), INFREQUENT_SECONDS)
     yield Infrequent(Compression(connection), REST_SECONDS, COMPRESSION_REST_SECONDS)
     if "perf_threads" in named:
         yield Infrequent(PerfThreads(connection), named["perf_threads"])

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from stallscope.model import sampled
 from stallscope.model.capture import (
     MEMORY,
     OF_TABLES,
@@ -143,6 +144,8 @@ class Sessions(msgspec.Struct, frozen=True):
     objects: dict[str, str] = {}
     """Names of locked objects by those that the server's memory has of them: of PostgreSQL
     ``public.orders`` by ``relation 16384 of database 5``."""
+    values: dict[str, float] = {}
+    """Numbers that were sampled with them (stallscope.model.sampled)."""
     memory: tuple[Moment, ...] = ()
     """What the server's memory says: of threads that SQL does not show, and in moments of a
     burst when a thread ran another statement."""
@@ -188,7 +191,10 @@ def annotate(capture: Capture, sessions: Sessions) -> Capture:
     A statement that is not redacted is left out. What does not fit becomes a note ``sessions``:
     the capture as it was is returned with it.
     """
-    reason = sessions.reason or _wrong_server(capture, sessions)
+    other = _wrong_server(capture, sessions)
+    if other is None:
+        capture = sampled.add(capture, sessions.values)
+    reason = sessions.reason or other
     if reason is not None and sessions.seen:
         said = reason.removeprefix(f"{UNKNOWN}: ")
         reason = f"connections and statements are from the server's memory: {said}"

@@ -66,6 +66,8 @@ class Session:
 
     def select(self, sql: str, *, max_rows: int = 0, database: str | None = None) -> list[Row]:
         self.asked.append(sql)
+        if "current_setting" in sql:
+            return [["100", "3", "0", "off", "f"]]
         tables = ("pg_blocking_pids", "pg_locks", "pg_class", "pg_stat_activity")
         name = next(name for name in tables if name in sql)
         found = self._answers[name]

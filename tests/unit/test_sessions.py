@@ -199,6 +199,8 @@ def test_replication_numbers() -> None:
     ]
     assert replication_numbers(rows) == {
         "replication.channels": 2,
+        "replication.stopped": 2,
+        "replication.lag_s": 12,
         "replication.default.lag_s": 12,
         "replication.default.io_running": 1,
         "replication.default.sql_running": 0,
@@ -206,6 +208,11 @@ def test_replication_numbers() -> None:
         "replication.b\\x1b.io_running": 0,
         "replication.b\\x1b.sql_running": 0,
     }
+    assert replication_numbers([]) == {"replication.channels": 0, "replication.stopped": 0}
+    delayed = {"seconds_behind_master": "3700", "sql_delay": "3600"}
+    assert replication_numbers([delayed])["replication.lag_s"] == 100
+    early = {"seconds_behind_master": 5, "sql_delay": 3600}
+    assert replication_numbers([early])["replication.lag_s"] == 0
 
 
 def test_log_sequence_numbers_of_two_halves() -> None:

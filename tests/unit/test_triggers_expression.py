@@ -237,7 +237,7 @@ def test_waits_of_kinds_with_a_hyphen_and_differences() -> None:
         ('state("")', "needs a text"),
         ('"text"', "a number or a name is missing"),
         ("and", "a number or a name is missing"),
-        ("os.system", "names begin with agent"),
+        ("os.system", "names begin with accept"),
         ("a + " * 600 + "a", "longer than"),
         ("1+" * 220 + "1", "more than 200 parts"),
         ("(" * 60 + "a" + ")" * 60, "deeper than"),
