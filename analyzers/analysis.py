@@ -155,10 +155,13 @@ class Impact(msgspec.Struct, frozen=True):
     time_s: float | None = None
     """The sum of how long these threads are known to have waited; None: nothing is known."""
 
+    clients: bool = False
+    """No client gets in, or none can write, whatever the threads do."""
+
     @property
     def is_stall(self) -> bool:
         """Return whether so much of the server stands still that its users see it."""
-        return self.share >= STALL_SHARE and self.threads >= STALL_THREADS
+        return self.clients or (self.share >= STALL_SHARE and self.threads >= STALL_THREADS)
 
     @property
     def kind(self) -> str:
@@ -248,6 +251,8 @@ class Finding(msgspec.Struct, frozen=True):
     impact: Impact = Impact()
     signs: Signs = Signs()
     """What the confidence is made of."""
+    headline: str = ""
+    """What the server's answers show, where no stack does: in place of how many threads wait."""
 
 
 class Age(msgspec.Struct, frozen=True):

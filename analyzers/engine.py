@@ -13,6 +13,7 @@ import msgspec
 
 from stallscope.analyzers import (
     age,
+    answers,
     cpu,
     endings,
     graph,
@@ -100,12 +101,14 @@ def analyze_together(
         )
         for view, followed in zip(views, follows, strict=True)
     ]
-    each = [verdict.findings(scene, options.fit or naming.load()) for scene in scenes]
+    fit = options.fit or naming.load()
+    each = [verdict.findings(scene, fit) for scene in scenes]
     found = Merged(each[0], {}) if pool is None else merge(scenes, each, pool)
     findings = verdict.order(found.findings, catalog, options.min_confidence)
     if pool is not None:
         named = {finding.signature for finding in findings}
         use = cpu.use(captures, [view.stacks for view in views], catalog, named)
+    findings = answers.placed(findings, answers.findings(scenes[-1], catalog, fit.most), catalog)
     at = found.shown.get(findings[0].signature, 0) if findings else 0
     analysis = _analysis(scenes[at], options)
     return msgspec.structs.replace(

@@ -14,13 +14,14 @@ import msgspec
 
 from stallscope.analyzers import catalog
 from stallscope.base import atomicfile
-from stallscope.base.errors import Exit, UsageError
+from stallscope.base.errors import Exit, StallscopeError, UsageError
 from stallscope.base.meanwhile import Meanwhile
 from stallscope.base.text import one_line
 from stallscope.collectors import processes, snapshot
 from stallscope.collectors.calibration import layouts
+from stallscope.collectors.host.accepting import Accepting
 from stallscope.commands import _calibration, _common, _options, _rings, _save, _sql
-from stallscope.model import capturefile
+from stallscope.model import capturefile, sampled
 from stallscope.model.capture import SESSIONS, Capture, Note
 from stallscope.model.sessions import Sessions, annotate, from_memory, redact
 from stallscope.reporters import progress
@@ -294,7 +295,20 @@ def _capture(args: argparse.Namespace, at_end: ExitStack) -> Capture:
             notes = (*notes, layout.note)
         options = msgspec.structs.replace(options, layout=layout.text)
         taken = snapshot.take(pids, servers, options)
-        return _with_sessions(taken, sql, notes)
+        return sampled.add(_with_sessions(taken, sql, notes), _queued(servers))
+
+
+def _queued(servers: tuple[processes.Server, ...]) -> dict[str, float]:
+    """Return how many clients queue at the sockets of the one server; nothing where that is not
+    known."""
+    if len(servers) != 1:
+        return {}
+    server = servers[0]
+    try:
+        with closing(Accepting(server.main.pid, server.ports, server.sockets)) as collector:
+            return dict(collector.collect().values)
+    except StallscopeError:
+        return {}
 
 
 def _login(

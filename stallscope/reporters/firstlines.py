@@ -39,6 +39,7 @@ RIVAL = 0.15
 _TREE = 4
 _REMEDIES = 3
 _UNKNOWN = 2
+_SAID = 3
 _PLACE = 3
 _STATEMENT = 400
 _LEAST_EFFECT = 12
@@ -68,6 +69,8 @@ def headline(analysis: Analysis) -> str:
         return say.verdict()
     finding = analysis.findings[0]
     lasted = f" {age_text(analysis.age)}" if analysis.age is not None else ""
+    if finding.headline:
+        return f"{say.server()}: {finding.headline}{lasted and f',{lasted}'}.{say.lost}"
     if finding.whole:
         many = f"{finding.threads} of {threads_text(say.total)}"
         return f"{say.server()}: the whole server stands still, {many}.{say.lost}"
@@ -186,21 +189,31 @@ class _First:
         locks = [lock for lock in finding.locks if lock.symbol and lock.kind in OF_TABLES]
         on = f": {clean(locks[0].symbol or '')}" if locks else ""
         yield from self._wrap(f"{finding.title}{on}{name}", style="bold")
+        for other in self.analysis.findings[1:]:
+            if other.headline:
+                yield from self._wrap(f"also: {other.headline}", hang="      ")
         for other in self._rivals(finding):
             yield from self._wrap(f"or: {self.say.finding(other)}", hang="    ")
 
     def _rivals(self, finding: Finding) -> Sequence[Finding]:
         chained = {link.signature for link in finding.chain}
+        if finding.headline:
+            return ()
         return [
             other
             for other in self.analysis.findings[1:]
             if other.signature not in chained
+            and not other.headline
             and other.victim_of is None
             and other.confidence >= finding.confidence - RIVAL
         ][:1]
 
     def _who(self, finding: Finding) -> Iterator[Line]:
         blocker = finding.blocker
+        if finding.headline:
+            for text in finding.evidence[:_SAID]:
+                yield from self._few(text, "  ", "  ", _ITEM_LINES)
+            return
         if blocker is None and finding.whole:
             return
         if blocker is None:
@@ -288,7 +301,8 @@ class _First:
 
     def _tree(self) -> list[Line]:
         roots = forest(self.analysis)
-        if not roots or self.analysis.findings[0].whole:
+        verdict = self.analysis.findings[0]
+        if not roots or verdict.whole or verdict.headline:
             return []
         found = [*_Chain(self.analysis, self.say).lines(roots[0])][:_TREE]
         return [Line(""), *(Line(_cut(text, self.width)) for text in found)]

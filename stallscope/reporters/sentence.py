@@ -59,6 +59,8 @@ class Speaker:
         if not self.analysis.findings:
             return f"{self.server()}: {self.nothing()}; {self.states()}.{self.lost}"
         finding = self.analysis.findings[0]
+        if finding.headline:
+            return f"{self.server()}: {self.finding(finding)}.{self.lost}"
         blocker = finding.blocker
         by = "; the blocker is unknown"
         if blocker is not None:
@@ -110,6 +112,9 @@ class Speaker:
 
     def finding(self, finding: Finding) -> str:
         """Return how many threads stall in what, how much that is, and the confidence."""
+        if finding.headline:
+            name = f"{finding.title} [{finding.signature}]"
+            return f"{finding.headline}: {name} (confidence {finding.confidence:.2f})"
         if finding.signature is None:  # its title counts the threads itself
             what = f"{finding.title}, {finding.threads} of {self.total} threads"
         else:

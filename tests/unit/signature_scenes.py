@@ -438,6 +438,13 @@ SCENES = (
         f"Gtid_set::to_string, Gtid_state::to_string, mysql_show_variables, {SQL}",
     ),
     Scene(
+        "login-hang",
+        (
+            f"poll, send_dg, __res_context_send, gethostbyaddr_r, getnameinfo, ip_to_hostname, {SQL}",
+        ),
+        (f"{TIMED}, Repl_semi_sync_master::commit_trx, {SQL}", "semisync-wait"),
+    ),
+    Scene(
         "semisync-wait",
         (
             f"{TIMED}, ReplSemiSyncMaster::commitTrx, repl_semi_report_commit, Trans_delegate::after_commit, {SQL}",

@@ -1,0 +1,291 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stalls that the server's answers and counters show, and no stack: all connections are used, a
+login hangs, an applier is stopped.
+
+A number that was not sampled is unknown: it shows nothing, and is no sign of calm.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import msgspec
+
+from stallscope.analyzers.analysis import Finding, Impact
+from stallscope.analyzers.catalog import Catalog
+from stallscope.analyzers.scene import Scene
+from stallscope.analyzers.waits import IDLE
+from stallscope.model import sampled
+from stallscope.model.capture import Thread
+
+__all__ = ["LAG_SECONDS", "findings", "placed"]
+
+LEAST_LOGINS = 3
+"""Logins at once that a server works on are ordinary up to here."""
+LEAST_QUEUED = 4
+LOGIN_SECONDS = 1.0
+LAG_SECONDS = 60.0
+NAMED = 0.5
+"""The confidence from which on a finding of the stacks stands before these."""
+MOST_ACCOUNTS = 3
+
+Values = Mapping[str, float]
+
+
+class _Said(msgspec.Struct, frozen=True):
+    """What the numbers show. ``clients``: no client gets in, or none can write."""
+
+    headline: str
+    says: tuple[str, ...] = ()
+    clients: bool = True
+
+
+def findings(scene: Scene, catalog: Catalog, most: float) -> list[Finding]:
+    """Return a finding for each state that the sampled numbers of the capture show, the worst
+    first. ``most``: the confidence of what is certain."""
+    values = sampled.of(scene.capture)
+    found = []
+    for name, read in _STATES if values else ():
+        signature = catalog.by_id.get(name)
+        said = read(values, scene) if signature is not None else None
+        if signature is None or said is None:
+            continue
+        found.append(
+            Finding(
+                signature=name,
+                title=signature.title,
+                confidence=most,
+                threads=0,
+                blocker=None,
+                waiters=(),
+                locks=(),
+                chain=(),
+                evidence=said.says,
+                remedies=signature.remedies,
+                references=signature.references,
+                meaning=" ".join(signature.meaning.split()),
+                impact=Impact(clients=said.clients),
+                headline=said.headline,
+            )
+        )
+    return found
+
+
+def placed(
+    named: Sequence[Finding], answered: Sequence[Finding], catalog: Catalog
+) -> list[Finding]:
+    """Return both in one order. A stall that the stacks name is the cause of what the server
+    answers, where clients pile up behind it: it comes first."""
+    answered = [_with_stacks(finding, named, catalog) for finding in answered]
+    names = {name for finding in answered for name in _also_named(finding, catalog)}
+    named = [finding for finding in named if finding.signature not in names]
+    causes = [f for f in named if f.whole or (f.impact.is_stall and f.confidence >= NAMED)]
+    stops = [f for f in answered if f.impact.clients]
+    rest = [f for f in named if f not in causes]
+    return [*causes, *stops, *rest, *(f for f in answered if f not in stops)]
+
+
+def _also_named(finding: Finding, catalog: Catalog) -> tuple[str, ...]:
+    """Return the names under which stacks show the same stall."""
+    assert finding.signature is not None
+    return (finding.signature, *catalog.by_id[finding.signature].explains)
+
+
+def _with_stacks(answered: Finding, named: Sequence[Finding], catalog: Catalog) -> Finding:
+    """Return the finding with the threads that stacks show to wait for the same, if any."""
+    names = _also_named(answered, catalog)
+    same = next((finding for finding in named if finding.signature in names), None)
+    if same is None:
+        return answered
+    return msgspec.structs.replace(
+        same,
+        signature=answered.signature,
+        title=answered.title,
+        confidence=answered.confidence,
+        evidence=(*answered.evidence, *same.evidence),
+        remedies=answered.remedies,
+        references=answered.references,
+        meaning=answered.meaning,
+        impact=msgspec.structs.replace(same.impact, clients=answered.impact.clients),
+        headline=answered.headline,
+    )
+
+
+def _connections(values: Values, scene: Scene) -> _Said | None:
+    refused = values.get("login.connections_refused")
+    limit = values.get("settings.client_connections")
+    used = values.get("Threads_connected", values.get("backends.total"))
+    held = _sessions(scene)
+    if refused:
+        if values.get("login.code") == _ACCOUNT_LIMIT:
+            return _Said(
+                "its own login was refused: its account has no connection left",
+                tuple(_holders(held, scene)),
+            )
+        total = scene.weight(held)
+        count = f"all {total} connections" if total else "all connections"
+        return _Said(f"its own login was refused: {count} are used", tuple(_holders(held, scene)))
+    if limit is None or used is None or used < limit:
+        return None
+    return _Said(f"all {used:.0f} connections are used", tuple(_holders(held, scene)))
+
+
+_ACCOUNT_LIMIT = 1203.0  # ER_TOO_MANY_USER_CONNECTIONS
+
+
+def _refused(values: Values, scene: Scene) -> _Said | None:
+    text = _REFUSALS.get(int(values.get("login.code", 0)))
+    return None if text is None else _Said(f"its own login was refused: {text}")
+
+
+_REFUSALS = {
+    1129: "the server has blocked this host after too many aborted handshakes",
+    3032: "the server is in offline mode",
+}
+
+
+def _cluster(values: Values, scene: Scene) -> _Said | None:
+    if values.get("settings.wsrep_on") != 1.0 or values.get("wsrep_ready") != 0.0:
+        return None
+    size = values.get("wsrep_cluster_size")
+    says = () if size is None else (f"nodes that it sees: {size:.0f}",)
+    return _Said("this node is not part of the primary cluster, and refuses statements", says)
+
+
+def _flow_control(values: Values, scene: Scene) -> _Said | None:
+    if not values.get("wsrep_flow_control_active"):
+        return None
+    queue = values.get("wsrep_local_recv_queue")
+    mine = bool(values.get("wsrep_flow_control_requested"))
+    says = []
+    if mine:
+        says.append(f"this node asks for it: {queue or 0:.0f} write sets wait for its appliers")
+    else:
+        says.append("another node asks for it: look at wsrep_local_recv_queue of each")
+    return _Said("flow control has paused the cluster: commits wait on all nodes", tuple(says))
+
+
+def _semisync(values: Values, scene: Scene) -> _Said | None:
+    for side in ("source", "master"):
+        waits = values.get(f"Rpl_semi_sync_{side}_wait_sessions")
+        clients = values.get(f"Rpl_semi_sync_{side}_clients")
+        if waits and clients == 0:
+            count = "1 commit waits" if waits == 1 else f"{waits:.0f} commits wait"
+            return _Said(f"{count} for a replica's acknowledgement, and no replica is connected")
+    return None
+
+
+def _queue(values: Values, scene: Scene) -> _Said | None:
+    count = values.get("accept.queued")
+    if count is None or count <= LEAST_QUEUED:
+        return None
+    return _Said(f"{count:.0f} clients queue at its socket, and it accepts none")
+
+
+def _logins(values: Values, scene: Scene) -> _Said | None:
+    count = values.get("processlist.unauthenticated")
+    hung = values.get("login.unanswered_s")
+    if hung is not None and hung >= LOGIN_SECONDS:
+        # Where the host is slow a login is, too: it alone does not show that clients stand still.
+        return _Said(f"its own login has had no answer for {hung:.1f} s", clients=False)
+    if count is None or count <= LEAST_LOGINS:
+        return None
+    says = []
+    if values.get("settings.skip_name_resolve") == 0.0:
+        says.append("the server asks DNS for the name of each client (skip_name_resolve is OFF)")
+    return _Said(f"{count:.0f} clients hang in their login", tuple(says))
+
+
+def _stopped(values: Values, scene: Scene) -> _Said | None:
+    stopped = values.get("replication.stopped")
+    if not stopped:
+        return None
+    of = values.get("replication.channels", stopped)
+    where = f" in {stopped:.0f} of {of:.0f} channels" if of > 1 else ""
+    return _Said(f"replication is stopped{where}", tuple(_errors(values)), clients=False)
+
+
+def _errors(values: Values) -> Iterator[str]:
+    for name, code in sorted(values.items()):
+        for suffix, thread in ((".sql_errno", "applier"), (".io_errno", "receiver")):
+            if name.endswith(suffix):
+                channel = name.removeprefix("replication.").removesuffix(suffix)
+                yield f"channel {channel}: the {thread} has error {code:.0f}"
+
+
+def _lagging(values: Values, scene: Scene) -> _Said | None:
+    lag = values.get("replication.lag_s")
+    if lag is None or lag <= LAG_SECONDS or values.get("replication.stopped"):
+        return None
+    return _Said(f"replication is {lag:.0f} s behind", clients=False)
+
+
+def _read_only(values: Values, scene: Scene) -> _Said | None:
+    if values.get("settings.offline_mode"):
+        return _Said("the server is in offline mode: it lets in nobody but administrators")
+    if values.get("settings.default_transaction_read_only"):
+        text = "transactions are read-only unless they say otherwise"
+        return _Said(f"{text} (default_transaction_read_only)", clients=False)
+    if values.get("settings.innodb_read_only"):
+        return _Said("InnoDB is read-only: each write fails", clients=False)
+    names = [n for n in ("super_read_only", "read_only") if values.get(f"settings.{n}")]
+    # A replica is to be read-only; whether this is one must be known.
+    if not names or values.get("replication.channels") != 0.0:
+        return None
+    return _Said(f"the server is read-only ({names[0]}), and is no replica", clients=False)
+
+
+_STATES: tuple[tuple[str, Callable[[Values, Scene], _Said | None]], ...] = (
+    ("connections-used-up", _connections),
+    ("login-refused", _refused),
+    ("galera-not-primary", _cluster),
+    ("galera-flow-control", _flow_control),
+    ("semisync-no-replica", _semisync),
+    ("accept-queue", _queue),
+    ("login-hang", _logins),
+    ("replica-stopped", _stopped),
+    ("replica-lag", _lagging),
+    ("read-only", _read_only),
+)
+
+
+def _sessions(scene: Scene) -> tuple[int, ...]:
+    """Return the threads that serve connections of clients."""
+    sessions = scene.catalog.sessions
+    threads = enumerate(scene.capture.threads)
+    known = tuple(i for i, t in threads if t.connection is not None and t.host)
+    if known:
+        return known
+    return tuple(
+        index
+        for index in range(len(scene.capture.threads))
+        if scene.shape(index).present & sessions or _waits_for_client(scene, index)
+    )
+
+
+def _waits_for_client(scene: Scene, index: int) -> bool:
+    idle = scene.shape(index).idle
+    return idle is not None and idle.session
+
+
+def _holders(held: Sequence[int], scene: Scene) -> Iterator[str]:
+    """Yield who has the connections: accounts, where they are known, and how many are idle."""
+    threads = scene.capture.threads
+    accounts: Counter[str] = Counter()
+    idle: Counter[str] = Counter()
+    for index in held:
+        name = _account(threads[index])
+        accounts[name] += threads[index].count
+        if scene.states[index] == IDLE:
+            idle[name] += threads[index].count
+    for name, count in accounts.most_common(MOST_ACCOUNTS):
+        whose = f" of {name}" if name else ""
+        rest = f"{idle[name]} of them idle" if idle[name] else "none of them idle"
+        yield f"{count} connections{whose}, {rest}"
+
+
+def _account(thread: Thread) -> str:
+    if not thread.host:
+        return thread.user or ""
+    return f"{thread.user or '?'}@{thread.host}"
