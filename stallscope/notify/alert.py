@@ -33,8 +33,16 @@ _IN_LINES = frozenset(
 """Facts that the first lines have."""
 CRITICAL_SHARE = 0.5
 """Of the threads that have something to do."""
-SERVERS_OWN = ("no-answer",)
-"""Triggers that fire where the whole server stands still."""
+SERVERS_OWN = (
+    "no-answer",
+    "connections-used-up",
+    "login-refused",
+    "login-hang",
+    "accept-queue",
+    "galera-flow-control",
+    "galera-not-primary",
+)
+"""Triggers that fire where the whole server stands still, or no client gets in."""
 
 
 class Alert(msgspec.Struct, frozen=True):

@@ -71,6 +71,17 @@ def fired(records: Iterable[Record], *, waits: bool) -> list[tuple[int, Fired]]:
     return found
 
 
+OF_OTHERS = {"backend-locks", "backend-blocked", "server-ended", "blind"}
+"""PostgreSQL's, and the agent's."""
+NOT_RECORDED = {
+    *("connections-used-up", "login-refused", "login-hang", "accept-queue"),
+    *("semisync-wait", "galera-flow-control", "galera-not-primary"),
+    *("replica-stopped", "replica-lag", "read-only", "handshakes-aborted"),
+}
+"""Their numbers are not in the recordings: tests/live/test_false_calm.py makes each of them fire,
+and test_healthy.py has an agent on busy servers with all of them."""
+
+
 @pytest.mark.parametrize("server", SERVERS)
 def test_an_hour_of_a_healthy_server_fires_nothing(server: str) -> None:
     hour = list(healthy_time(load(f"healthy-{server}"), HOUR, 1))
@@ -83,8 +94,7 @@ def test_all_triggers_can_fire_on_a_healthy_server(server: str) -> None:
     hour = healthy_time(load(f"healthy-{server}"), 600, 3)
     result = dry_run(triggerfile.defaults(), hour, {"host.cpus": 2})
     silent = [t.settings.name for t in result.triggers if not t.state.samples]
-    agents = ["server-ended", "blind"]
-    assert silent == ["backend-locks", "backend-blocked", *agents], "PostgreSQL's, and the agent's"
+    assert set(silent) == OF_OTHERS | NOT_RECORDED
 
 
 @pytest.mark.parametrize("name", STALLS)
