@@ -41,6 +41,7 @@ from tests.support.servers import (
     Unavailable,
     program,
 )
+from tests.support.servers.galera import GaleraNode
 from tests.support.servers.inside import library_path
 from tests.support.servers.mariadb import lock_plugin_missing
 from tests.support.stalls import device_missing
@@ -202,6 +203,7 @@ NEEDS: dict[str, Callable[[], str | None]] = {
     "mariadb114": MariaDB114.missing,
     "mariadb118": MariaDB118.missing,
     "myrocks": MyRocks.missing,
+    "galera": GaleraNode.missing,
     "postgres": Postgres.missing,
     "postgres17": Postgres17.missing,
     "clickhouse": clickhouse_missing,

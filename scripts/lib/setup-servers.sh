@@ -91,6 +91,26 @@ get_myrocks() {
 	get_from_mariadb myrocks "3 MB" keep_myrocks mariadb-plugin-rocksdb libsnappy1v5
 }
 
+# The library alone: the package's programs would set a cluster up. It fits any MariaDB of its wsrep.
+get_galera() {
+	local folder=$cache/galera
+	[ ! -e /usr/lib/galera/libgalera_smm.so ] && [ ! -f "$folder/libgalera_smm.so" ] || return 0
+	report "downloading galera (1 MB) from the package galera-4"
+	rm -rf "$folder" "$folder.part"
+	mkdir -p "$folder.part"
+	if ! {
+		unpack_packages "$folder.part" galera-4 &&
+			mv "$folder.part"/root/usr/lib/libgalera_smm.so "$folder.part" &&
+			rm -rf "$folder.part"/{root,*.deb}
+	} >"$log" 2>&1; then
+		unavailable galera "apt could not download galera-4: $(reason)"
+		rm -rf "$folder.part"
+		return 0
+	fi
+	mv "$folder.part" "$folder"
+	available galera
+}
+
 # Fails where it is not to be had, and says so. $1: for whom, $2: the file, $3: the artifact that is
 # it, $4: for people.
 get_jar() {

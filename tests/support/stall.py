@@ -9,7 +9,13 @@ import sys
 
 from tests.support.demo import end_once
 from tests.support.servers import ChildEnded, Late, Unavailable
-from tests.support.stalls import disk_stalls, innodb_stalls, other_stalls, seed_stalls
+from tests.support.stalls import (
+    answer_stalls,
+    disk_stalls,
+    innodb_stalls,
+    other_stalls,
+    seed_stalls,
+)
 from tests.support.stalls.stall import DiskStall, NamedStall
 
 STALLS: dict[str, NamedStall] = {
@@ -17,6 +23,7 @@ STALLS: dict[str, NamedStall] = {
     **innodb_stalls.STALLS,
     **disk_stalls.STALLS,
     **other_stalls.STALLS,
+    **answer_stalls.STALLS,
 }
 """Each group of stalls has a module of its own."""
 
