@@ -28,6 +28,8 @@ LOGIN_SECONDS = 1.0
 LAG_SECONDS = 60.0
 NAMED = 0.5
 """The confidence from which on a finding of the stacks stands before these."""
+PILE = 0.2
+"""Of all connections: so many that wait are a pile behind a stall, however few they are."""
 MOST_ACCOUNTS = 3
 
 Values = Mapping[str, float]
@@ -41,13 +43,13 @@ class _Said(msgspec.Struct, frozen=True):
     clients: bool = True
 
 
-def findings(scene: Scene, catalog: Catalog, most: float) -> list[Finding]:
+def findings(scene: Scene, most: float) -> list[Finding]:
     """Return a finding for each state that the sampled numbers of the capture show, the worst
     first. ``most``: the confidence of what is certain."""
     values = sampled.of(scene.capture)
     found = []
     for name, read in _STATES if values else ():
-        signature = catalog.by_id.get(name)
+        signature = scene.catalog.by_id.get(name)
         said = read(values, scene) if signature is not None else None
         if signature is None or said is None:
             continue
@@ -72,15 +74,21 @@ def findings(scene: Scene, catalog: Catalog, most: float) -> list[Finding]:
     return found
 
 
-def placed(
-    named: Sequence[Finding], answered: Sequence[Finding], catalog: Catalog
-) -> list[Finding]:
+def placed(named: Sequence[Finding], answered: Sequence[Finding], scene: Scene) -> list[Finding]:
     """Return both in one order. A stall that the stacks name is the cause of what the server
     answers, where clients pile up behind it: it comes first."""
+    if not answered:
+        return list(named)
+    catalog = scene.catalog
+    many = max(2.0, PILE * scene.weight(_sessions(scene)))
     answered = [_with_stacks(finding, named, catalog) for finding in answered]
     names = {name for finding in answered for name in _also_named(finding, catalog)}
     named = [finding for finding in named if finding.signature not in names]
-    causes = [f for f in named if f.whole or (f.impact.is_stall and f.confidence >= NAMED)]
+    causes = [
+        f
+        for f in named
+        if f.whole or (f.confidence >= NAMED and (f.impact.is_stall or f.threads >= many))
+    ]
     stops = [f for f in answered if f.impact.clients]
     rest = [f for f in named if f not in causes]
     return [*causes, *stops, *rest, *(f for f in answered if f not in stops)]

@@ -108,7 +108,7 @@ def analyze_together(
     if pool is not None:
         named = {finding.signature for finding in findings}
         use = cpu.use(captures, [view.stacks for view in views], catalog, named)
-    findings = answers.placed(findings, answers.findings(scenes[-1], catalog, fit.most), catalog)
+    findings = answers.placed(findings, answers.findings(scenes[-1], fit.most), scenes[-1])
     at = found.shown.get(findings[0].signature, 0) if findings else 0
     analysis = _analysis(scenes[at], options)
     return msgspec.structs.replace(

@@ -107,7 +107,7 @@ def test_perf_threads(server: SqlServer, connection: Connection) -> None:
 
 def test_replication(server: SqlServer, connection: Connection) -> None:
     collector = Replication(connection, PATIENCE)
-    assert collector.collect().values == {"replication.channels": 0}
+    assert collector.collect().values == {"replication.channels": 0, "replication.stopped": 0}
     if isinstance(server, MySQL55):
         setting = "CHANGE MASTER TO MASTER_HOST='127.0.0.1', MASTER_PORT=1, MASTER_USER='x'"
         server.execute("SET GLOBAL server_id = 7", setting)
@@ -126,7 +126,7 @@ def test_replication(server: SqlServer, connection: Connection) -> None:
             )
         names = ["a", "b"]
     values = collector.collect().values
-    assert values["replication.channels"] == len(names)
+    assert values["replication.channels"] == values["replication.stopped"] == len(names)
     for name in names:
         assert values[f"replication.{name}.io_running"] == 0
         assert values[f"replication.{name}.sql_running"] == 0
