@@ -82,12 +82,22 @@ def placed(named: Sequence[Finding], answered: Sequence[Finding], scene: Scene) 
     catalog = scene.catalog
     many = max(2.0, PILE * scene.weight(_sessions(scene)))
     answered = [_with_stacks(finding, named, catalog) for finding in answered]
-    names = {name for finding in answered for name in _also_named(finding, catalog)}
-    named = [finding for finding in named if finding.signature not in names]
+    names = {name: f.signature for f in answered for name in _also_named(f, catalog)}
+    named = [
+        msgspec.structs.replace(f, victim_of=names.get(f.victim_of or "", f.victim_of))
+        for f in named
+        if f.signature not in names
+    ]
+    roots = {finding.signature for finding in answered}
     causes = [
         f
         for f in named
-        if f.whole or (f.confidence >= NAMED and (f.impact.is_stall or f.threads >= many))
+        if f.whole
+        or (
+            f.victim_of not in roots
+            and f.confidence >= NAMED
+            and (f.impact.is_stall or f.threads >= many)
+        )
     ]
     stops = [f for f in answered if f.impact.clients]
     rest = [f for f in named if f not in causes]
@@ -111,6 +121,12 @@ def _with_stacks(answered: Finding, named: Sequence[Finding], catalog: Catalog) 
         signature=answered.signature,
         title=answered.title,
         confidence=answered.confidence,
+        chain=tuple(
+            msgspec.structs.replace(link, signature=answered.signature)
+            if link.signature in names
+            else link
+            for link in same.chain
+        ),
         evidence=(*answered.evidence, *same.evidence),
         remedies=answered.remedies,
         references=answered.references,

@@ -52,6 +52,9 @@ CASES = {
     "semisync-no-replica": Calm(
         ("mariadb",), "semisync-wait", "commits wait for a replica's acknowledgement"
     ),
+    "semisync-no-replica-mysql97": Calm(
+        ("mysql97",), "semisync-wait", "commits wait for a replica's acknowledgement"
+    ),
     "replica-stopped": Calm(("mariadb",), "replica-stopped", "replication is stopped", ends=False),
     "replica-lag": Calm(("mariadb",), "replica-lag", "also: replication is", ends=False),
     "galera-flow-control": Calm(

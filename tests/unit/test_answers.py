@@ -20,6 +20,16 @@ SEMISYNC = (
     "pthread_cond_timedwait, Repl_semi_sync_master::commit_trx, mysql_execute_command,"
     " mysql_parse, dispatch_command, do_command, handle_one_connection"
 )
+LEADER = (
+    "pthread_cond_timedwait, ReplSemiSyncMaster::commitTrx, repl_semi_report_binlog_sync,"
+    " MYSQL_BIN_LOG::ordered_commit, mysql_execute_command, dispatch_command, do_command,"
+    " handle_one_connection"
+)
+FOLLOWER = (
+    "pthread_cond_wait, Stage_manager::enroll_for, MYSQL_BIN_LOG::change_stage,"
+    " MYSQL_BIN_LOG::ordered_commit, mysql_execute_command, dispatch_command, do_command,"
+    " handle_one_connection"
+)
 
 
 def server(*stacks: str, count: int = 5, idle: int = 20) -> Capture:
@@ -131,6 +141,19 @@ def test_threads_that_wait_for_the_same_are_its_own(analyze: Analyze) -> None:
     assert names(analysis) == ["semisync-no-replica"]
     assert analysis.findings[0].threads == 5
     assert [end.statement for end in analysis.endings] == []  # of a release that is not known
+
+
+def test_victims_of_the_same_wait_come_behind_it(analyze: Analyze) -> None:
+    """With AFTER_SYNC one commit waits for the replica, and the others for that commit."""
+    values = {"Rpl_semi_sync_source_wait_sessions": 1.0, "Rpl_semi_sync_source_clients": 0.0}
+    scenery = Scenery(exe="/usr/sbin/mysqld")
+    scenery.add(IDLE_SESSION, times=20)
+    scenery.add(LEADER)
+    scenery.add(FOLLOWER, times=6)
+    analysis = analyze(sampled.add(scenery.capture(), values))
+    assert names(analysis) == ["semisync-no-replica", "binlog-group-commit"]
+    assert analysis.findings[1].victim_of == "semisync-no-replica"
+    assert [link.signature for link in analysis.findings[0].chain] == names(analysis)
 
 
 def test_numbers_of_another_server_are_not_added() -> None:

@@ -21,6 +21,7 @@ from tests.support.stalls.logins import (
 from tests.support.stalls.replicas import (
     REPLICA_OPTIONS,
     SEMISYNC_OPTIONS,
+    SEMISYNC_OPTIONS_MYSQL,
     applier_behind,
     applier_error,
     read_only,
@@ -107,6 +108,17 @@ STALLS: dict[str, NamedStall] = {
     ),
     "semisync-no-replica-fixed": Stall(
         lambda: MariaDB(*SEMISYNC_OPTIONS, parent=MEMORY),
+        semisync_off,
+        "no stall: 5 connections commit, and semi-synchronous replication is off",
+    ),
+    "semisync-no-replica-mysql97": Stall(
+        lambda: MySQL97(*SEMISYNC_OPTIONS_MYSQL, parent=MEMORY),
+        lambda server: semisync_without_replica(server, "source"),
+        "5 commits wait to be acknowledged by a replica, and none is connected, in MySQL 9.7",
+        Expected(("semisync-no-replica",)),
+    ),
+    "semisync-no-replica-mysql97-fixed": Stall(
+        lambda: MySQL97(*SEMISYNC_OPTIONS_MYSQL, parent=MEMORY),
         semisync_off,
         "no stall: 5 connections commit, and semi-synchronous replication is off",
     ),

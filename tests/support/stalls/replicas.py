@@ -16,6 +16,7 @@ from tests.support.stalls.pool import client_pool
 __all__ = [
     "REPLICA_OPTIONS",
     "SEMISYNC_OPTIONS",
+    "SEMISYNC_OPTIONS_MYSQL",
     "applier_behind",
     "applier_error",
     "read_only",
@@ -26,13 +27,14 @@ __all__ = [
 
 LOGGED = ("--log-bin", "--binlog-format=ROW", "--server-id=1")
 REPLICA_OPTIONS = ("--server-id=2",)
-SEMISYNC_OPTIONS = (
-    *LOGGED,
-    "--loose-rpl-semi-sync-master-enabled=ON",
-    "--loose-rpl-semi-sync-master-timeout=3600000",
+SEMISYNC_OPTIONS = (*LOGGED, "--rpl-semi-sync-master-timeout=3600000")
+SEMISYNC_OPTIONS_MYSQL = (
+    *("--log-bin=binlog", "--server-id=1"),
+    "--plugin-load-add=semisync_source.so",
+    "--loose-rpl-semi-sync-source-timeout=3600000",
 )
 COMMITS = 5
-SEMISYNC_WAITS = "Waiting for semi-sync ACK from slave"
+SEMISYNC_WAITS = "Waiting for semi-sync ACK from %"
 TABLE = (
     "CREATE DATABASE shop",
     "CREATE TABLE shop.orders (id INT PRIMARY KEY, total INT) ENGINE=InnoDB",
@@ -43,21 +45,21 @@ DUPLICATE = 1062
 
 
 @contextmanager
-def semisync_without_replica(server: SqlServer) -> Iterator[None]:
-    """Commit where each commit is to be acknowledged, and no replica is connected."""
-    server.execute("SET GLOBAL rpl_semi_sync_master_enabled = OFF", *TABLE)
-    server.execute("SET GLOBAL rpl_semi_sync_master_enabled = ON")
+def semisync_without_replica(server: SqlServer, side: str = "master") -> Iterator[None]:
+    """Commit where each commit is to be acknowledged, and no replica is connected. ``side``: what
+    the server calls itself."""
+    server.execute(*TABLE, f"SET GLOBAL rpl_semi_sync_{side}_enabled = ON")
     inserts = [f"INSERT INTO orders VALUES ({row}, 0)" for row in range(COMMITS)]
     with running_statements(server, "shop", inserts):
         wait_until(lambda: server.in_state(SEMISYNC_WAITS) >= 1, "a commit waits")
         yield
-        server.execute("SET GLOBAL rpl_semi_sync_master_enabled = OFF")
+        server.execute(f"SET GLOBAL rpl_semi_sync_{side}_enabled = OFF")
 
 
 @contextmanager
 def semisync_off(server: SqlServer) -> Iterator[None]:
     """Let the same commits go on without a replica."""
-    server.execute("SET GLOBAL rpl_semi_sync_master_enabled = OFF", *TABLE)
+    server.execute(*TABLE)
     updates = [[f"REPLACE INTO orders VALUES ({row}, 0)"] for row in range(COMMITS)]
     with client_pool(server, "shop", updates):
         yield
