@@ -190,6 +190,31 @@ def _flow_control(values: Values, scene: Scene) -> _Said | None:
     return _Said("flow control has paused the cluster: commits wait on all nodes", tuple(says))
 
 
+def _group_member(values: Values, scene: Scene) -> _Said | None:
+    members = values.get("group.members")
+    if not members:
+        return None
+    unreachable = values.get("group.unreachable", 0.0)
+    if 2 * unreachable >= members:
+        lost = f"{unreachable:.0f} of {members:.0f} members are unreachable"
+        return _Said(f"the group has no majority, and commits wait: {lost}")
+    if values.get("group.own_online") == 0.0:
+        return _Said("this member of the group is not online", clients=False)
+    return None
+
+
+def _group_flow_control(values: Values, scene: Scene) -> _Said | None:
+    part = values.get("group.flow_control")
+    if part is None or part <= 1.0:
+        return None
+    queues = [
+        f"{count:.0f} transactions wait for the {name} of a member"
+        for name in ("applier", "certifier")
+        if (count := values.get(f"group.{name}_queue"))
+    ]
+    return _Said("flow control of the group slows commits down", tuple(queues))
+
+
 def _semisync(values: Values, scene: Scene) -> _Said | None:
     for side in ("source", "master"):
         waits = values.get(f"Rpl_semi_sync_{side}_wait_sessions")
@@ -265,6 +290,8 @@ _STATES: tuple[tuple[str, Callable[[Values, Scene], _Said | None]], ...] = (
     ("login-refused", _refused),
     ("galera-not-primary", _cluster),
     ("galera-flow-control", _flow_control),
+    ("group-no-majority", _group_member),
+    ("group-flow-control", _group_flow_control),
     ("semisync-no-replica", _semisync),
     ("accept-queue", _queue),
     ("login-hang", _logins),

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from pymysql.converters import escape_string
 
-from stallscope.collectors.sql import replication
+from stallscope.collectors.sql import group_replication, replication
 from stallscope.collectors.sql.collecting import SqlCollector, number
 from stallscope.collectors.sql.connection import Connection
 from stallscope.collectors.sql.failures import StatementError
@@ -82,15 +82,16 @@ class Settings(SqlCollector):
 
 
 def read(session: SqlSession) -> dict[str, float]:
-    """Return the settings, the counters of STATUS and the numbers of replication, once. Raises:
-    SqlError."""
+    """Return the settings, the counters of STATUS, and the numbers of replication and of a group,
+    once. Raises: SqlError."""
     found = _settings(session.select(_listing(VARIABLES, SETTINGS)))
     for row in session.select(_listing(SOME, STATUS)):
         value = number(row[1])
         if value is not None:
             found[str(row[0])] = value
-    with contextlib.suppress(StatementError):  # the account may not see it: unknown
-        found |= replication.read(session)
+    for others in (replication.read, group_replication.read):
+        with contextlib.suppress(StatementError):  # the account may not see it: unknown
+            found |= others(session)
     return found
 
 

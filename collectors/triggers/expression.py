@@ -55,6 +55,7 @@ NAMESPACES = (
     "backends",
     "command",
     "disk",
+    "group",
     "heartbeat",
     "host",
     "innodb",

@@ -336,6 +336,7 @@ def _infrequent(connection: Connection, settings: AgentSettings) -> Iterator[Col
     intervals."""
     from stallscope.collectors.sql.collecting import REST_SECONDS, Infrequent
     from stallscope.collectors.sql.compression import Compression
+    from stallscope.collectors.sql.group_replication import GroupReplication
     from stallscope.collectors.sql.innodb_status import InnodbStatus
     from stallscope.collectors.sql.lock_waits import LockWaits
     from stallscope.collectors.sql.metadata_locks import MetadataLocks
@@ -349,6 +350,7 @@ def _infrequent(connection: Connection, settings: AgentSettings) -> Iterator[Col
         (LockWaits(connection, needed=bool(locks)), locks),
         (MetadataLocks(connection), [named[w] for w in ("metadata_locks",) if w in named]),
         (Replication(connection), [named[w] for w in ("replication",) if w in named]),
+        (GroupReplication(connection), [named[w] for w in ("group",) if w in named]),
     )
     for collector, wanted in always:
         # What a trigger reads is asked for at rest too: it may be the only sign of waiting.

@@ -41,6 +41,7 @@ SERVERS_OWN = (
     "accept-queue",
     "galera-flow-control",
     "galera-not-primary",
+    "group-no-majority",
 )
 """Triggers that fire where the whole server stands still, or no client gets in."""
 

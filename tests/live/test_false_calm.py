@@ -63,6 +63,12 @@ CASES = {
     "galera-not-primary": Calm(
         ("galera",), "galera-not-primary", "not part of the primary cluster", ends=False
     ),
+    "group-flow-control": Calm(
+        ("mysql97",), "group-flow-control", "flow control of the group slows commits down"
+    ),
+    "group-no-majority": Calm(
+        ("mysql97",), "group-no-majority", "the group has no majority", ends=False
+    ),
     "read-only": Calm(("mariadb",), "read-only", "the server is read-only"),
     "handshakes-aborted": Calm(("mariadb",), "handshakes-aborted", None),
 }

@@ -438,6 +438,11 @@ SCENES = (
         f"Gtid_set::to_string, Gtid_state::to_string, mysql_show_variables, {SQL}",
     ),
     Scene(
+        "group-flow-control",
+        (f"{TIMED}, Flow_control_module::do_wait, group_replication_trans_before_commit, {SQL}",),
+        (f"{TIMED}, Repl_semi_sync_master::commit_trx, {SQL}", "semisync-wait"),
+    ),
+    Scene(
         "login-hang",
         (
             f"poll, send_dg, __res_context_send, gethostbyaddr_r, getnameinfo, ip_to_hostname, {SQL}",

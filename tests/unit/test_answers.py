@@ -80,6 +80,21 @@ def said(analysis: Analysis) -> str:
             "1 commit waits for a replica's acknowledgement",
         ),
         (
+            {"group.members": 3, "group.unreachable": 2, "group.own_online": 1},
+            "group-no-majority",
+            "2 of 3 members are unreachable",
+        ),
+        (
+            {"group.members": 3, "group.unreachable": 0, "group.own_online": 0},
+            "group-no-majority",
+            "this member of the group is not online",
+        ),
+        (
+            {"group.flow_control": 1.2, "group.applier_queue": 30000},
+            "group-flow-control",
+            "flow control of the group slows commits down",
+        ),
+        (
             {"replication.stopped": 1, "replication.channels": 2, "replication.a.sql_errno": 1062},
             "replica-stopped",
             "replication is stopped in 1 of 2 channels",
@@ -120,6 +135,9 @@ def test_it_is_named_in_the_first_line(
         {"replication.lag_s": 9, "replication.stopped": 0, "replication.channels": 1},
         {"settings.read_only": 1, "replication.channels": 1},
         {"settings.read_only": 1},
+        {"group.members": 0},
+        {"group.members": 3, "group.unreachable": 1, "group.own_online": 1},
+        {"group.flow_control": 0.9, "group.applier_queue": 20000},
     ],
 )
 def test_what_is_unknown_or_ordinary_is_no_finding(

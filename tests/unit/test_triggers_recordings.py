@@ -76,6 +76,7 @@ OF_OTHERS = {"backend-locks", "backend-blocked", "server-ended", "blind"}
 NOT_RECORDED = {
     *("connections-used-up", "login-refused", "login-hang", "accept-queue"),
     *("semisync-wait", "galera-flow-control", "galera-not-primary"),
+    *("group-flow-control", "group-no-majority"),
     *("replica-stopped", "replica-lag", "read-only", "handshakes-aborted"),
 }
 """Their numbers are not in the recordings: tests/live/test_false_calm.py makes each of them fire,

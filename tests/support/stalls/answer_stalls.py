@@ -7,7 +7,13 @@ from contextlib import nullcontext
 
 from tests.support.servers import MEMORY, MariaDB, MySQL97, Postgres
 from tests.support.servers.galera import GaleraNode
+from tests.support.servers.groupmember import GroupMember
 from tests.support.stalls.galera import cluster_that_works, flow_control, not_primary
+from tests.support.stalls.group import (
+    group_flow_control,
+    group_that_works,
+    group_without_majority,
+)
 from tests.support.stalls.handshakes import handshakes_aborted, handshakes_that_end
 from tests.support.stalls.logins import (
     LOGGED_IN,
@@ -186,5 +192,27 @@ STALLS: dict[str, NamedStall] = {
         lambda: MariaDB(parent=MEMORY),
         handshakes_that_end,
         "no stall: 5 clients log in and stay",
+    ),
+    "group-flow-control": Stall(
+        GroupMember,
+        group_flow_control,
+        "writers of a MySQL group wait for their quota: the other's applier waits for a table",
+        Expected(("group-flow-control",)),
+    ),
+    "group-flow-control-fixed": Stall(
+        GroupMember,
+        group_that_works,
+        "no stall: writers of a MySQL group, and nobody locks the table",
+    ),
+    "group-no-majority": Stall(
+        GroupMember,
+        group_without_majority,
+        "a MySQL group of two has lost one: the other does not know whether it lives",
+        Expected(("group-no-majority",)),
+    ),
+    "group-no-majority-fixed": Stall(
+        GroupMember,
+        group_that_works,
+        "no stall: both members of the group are there",
     ),
 }

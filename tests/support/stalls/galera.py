@@ -12,7 +12,7 @@ from tests.support.servers.sql import SqlServer
 from tests.support.servers.waiting import wait_until
 from tests.support.stalls.pool import client_pool
 
-__all__ = ["cluster_that_works", "flow_control", "not_primary"]
+__all__ = ["PAUSE", "TABLE", "WRITES", "cluster_that_works", "flow_control", "not_primary"]
 
 WRITERS = 5
 TABLE = (
