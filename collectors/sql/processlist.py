@@ -17,7 +17,7 @@ __all__ = ["BACKGROUND", "SHOW", "Processlist", "logs_in"]
 # The server does the counting, without a lock on any connection and without a temporary file.
 THREADS = """\
 SELECT PROCESSLIST_COMMAND, PROCESSLIST_STATE, MAX(PROCESSLIST_TIME), COUNT(*),
-SUM(PROCESSLIST_USER IS NULL)
+SUM(PROCESSLIST_USER IS NULL AND NAME = 'thread/sql/one_connection')
 FROM performance_schema.threads
 WHERE TYPE = 'FOREGROUND' AND PROCESSLIST_ID <> CONNECTION_ID()
 GROUP BY 1, 2"""

@@ -50,10 +50,10 @@ CASES = {
     "login-dns": Calm(("mariadb",), "login-hang", "12 clients hang in their login", ends=False),
     "login-pool": Calm(("mariadb",), "no-answer", "its own login has had no answer", ends=False),
     "semisync-no-replica": Calm(
-        ("mariadb",), "semisync-wait", "commits wait for a replica's acknowledgement"
+        ("mariadb",), "semisync-wait", "for a replica's acknowledgement, and no replica"
     ),
     "semisync-no-replica-mysql97": Calm(
-        ("mysql97",), "semisync-wait", "commits wait for a replica's acknowledgement"
+        ("mysql97",), "semisync-wait", "for a replica's acknowledgement, and no replica"
     ),
     "replica-stopped": Calm(("mariadb",), "replica-stopped", "replication is stopped", ends=False),
     "replica-lag": Calm(("mariadb",), "replica-lag", "also: replication is", ends=False),
