@@ -22,6 +22,7 @@ from stallscope.agent.liveness import BEAT_SECONDS, AgentHealth, AgentState
 from stallscope.agent.loop import Agent
 from stallscope.agent.systemd import ServiceManager
 from stallscope.agent.waiting import wait_for
+from stallscope.base.backoff import Backoff
 from stallscope.base.errors import StallscopeError
 from stallscope.base.threads import Pulse, place_of, traced
 from stallscope.collectors.pins import Guard
@@ -161,7 +162,7 @@ class WatchedServer:
                 yield f"{self.name}: {problem}"
 
     def _run(self, policy: Policy, alone: bool, news: Callable[[], None]) -> None:
-        pause = FIRST_PAUSE
+        backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE)
         began = False
         logged = ""
         while not self._stop.is_set():
@@ -202,12 +203,11 @@ class WatchedServer:
             self.error = None
             self.failures += 1
             if time.monotonic() - since > STEADY_SECONDS:
-                pause = FIRST_PAUSE
+                backoff.reset()
             self._changed("failed", self.why, news)
-            end = time.monotonic() + pause
+            end = time.monotonic() + backoff.next()
             while (left := end - time.monotonic()) > 0 and not self._stop.wait(min(left, 1.0)):
                 self._pulse.beat()
-            pause = min(pause * 2, LONGEST_PAUSE)
 
     def _found(self, policy: Policy, news: Callable[[], None]) -> Server | None:
         try:
