@@ -96,9 +96,11 @@ def test_waits_in_steps_fire_and_go_on() -> None:
         lines = msgspec.structs.replace(line("metadata-lock"), keys=(key,))
         assert len(one.feed_waits(lines, 0, second * NS)) == (second == 0)
         assert one.breached == ("convoy",)
-    # They have ended, and nobody waits: over.
+    # Between two steps, or when they have ended: the next line shows which.
     ended = msgspec.structs.replace(step, in_flight=0)
-    assert not one.feed_waits(msgspec.structs.replace(lines, keys=(ended,)), 0, 9 * NS)
+    assert not one.feed_waits(msgspec.structs.replace(lines, keys=(ended,)), 0, 5 * NS)
+    assert one.breached == ("convoy",)
+    assert not one.feed_waits(msgspec.structs.replace(lines, keys=()), 0, 6 * NS)
     assert one.breached == ()
 
 
