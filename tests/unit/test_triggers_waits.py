@@ -139,7 +139,7 @@ def test_a_server_that_starts_owes_no_answer_for_a_time() -> None:
     one.restarted()
     assert one.breached == ()
     assert one.feed(beat(400, "connecting", 1600)) == ()
-    assert one.feed(beat(402, "connecting", 3100)), "clients wait as long"
+    assert one.feed(beat(402, "connecting", 2100)), "clients wait as long"
 
 
 def test_baselines_are_taken_along() -> None:
