@@ -386,7 +386,7 @@ class Agent:
     def _at_rest(self, now: int) -> bool:
         """Return whether nothing shows that the server's threads wait."""
         calm = self.engine.calm and self.incidents.open is None and not self._alerts.open
-        return calm and self._rest.at_rest(now)
+        return calm and not self.sight.owes and self._rest.at_rest(now)
 
     def _poll_server(self, now: int) -> None:
         match self._target.poll(now):
