@@ -43,6 +43,9 @@ END_SECONDS = 4.0
 """How long the end waits for the loops; each of them takes less than 2 s."""
 ABSENT_SECONDS = 3.0
 """How long the end of a wait for a server waits for what is notified of that."""
+STUCK_SECONDS = 60.0
+"""A loop that is to end by itself and has not moved for so long is left: its end takes 30 s at
+most."""
 RELOAD_SECONDS = 10.0
 """How long a reload waits for the loops before the service counts as ready again."""
 
@@ -250,6 +253,10 @@ class WatchedServer:
             news()
 
 
+def _is_stuck(server: WatchedServer) -> bool:
+    return server.state == "ended" or server.age > STUCK_SECONDS
+
+
 class Supervisor:
     """Runs the loops of all servers until they end, or a signal asks for the end.
 
@@ -310,6 +317,8 @@ class Supervisor:
                         self._reloading -= 1
                 if end is None:
                     self._look()
+                    if not self._policy.restarts and all(map(_is_stuck, self.servers)):
+                        self.ask("stop")
             for server in self.servers:
                 if server.state != "ended":
                     _log.error("%s: the loop did not end in time", server.name)
