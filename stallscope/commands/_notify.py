@@ -12,6 +12,7 @@ import msgspec
 
 from stallscope.base import trust
 from stallscope.base.errors import UsageError
+from stallscope.base.text import one_line
 from stallscope.collectors.triggers.settings import AgentSettings
 from stallscope.notify import destinations
 from stallscope.notify.alerts import Alerts, Rules
@@ -122,6 +123,11 @@ def command_words(text: str) -> tuple[str, ...]:
         raise UsageError(f"--notify-command: {error}") from None
     if not words:
         raise UsageError("--notify-command: no command in it")
+    if "/" not in words[0]:
+        found = trust.find_program(words[0])
+        if found is None:
+            raise UsageError(f"--notify-command: no program {one_line(words[0], 80)!r} in PATH")
+        words = (found, *words[1:])
     why = trust.command_reason(words)
     if why is not None:
         raise UsageError(f"--notify-command: {why}")

@@ -155,7 +155,7 @@ class Alerts:
         self._update(number, again, self._hold(again))
 
     def _hold(self, alert: Alert) -> float:
-        """Return for how long its verdict is waited for: no verdict makes it worse than critical."""
+        """Return how long its verdict is waited for: none makes it worse than critical."""
         return 0.0 if alert.severity == "critical" else self.rules.hold
 
     def _left_open(self) -> Alert | None:
