@@ -34,6 +34,8 @@ PROBE = "stallscope-probe"
 POKE = "stallscope-poke"
 _TERM_SECONDS = 3.0
 """Seconds that the probe has for ending cleanly when it is asked to."""
+_KEEP_SECONDS = 10.0
+"""The same, for writing what it has."""
 
 _CAPABILITIES = "cap_bpf,cap_perfmon,cap_sys_ptrace,cap_checkpoint_restore"
 """The capabilities that the backend bpf needs: it is the best one."""
@@ -104,11 +106,13 @@ def run(
     stdin: bytes | None = None,
     partial: bool = True,
     program: str = PROBE,
+    keeps: bool = False,
 ) -> bytes:
     """Run the probe, or another ``program`` of ours, and return its standard output.
 
     ``seconds`` is the deadline for everything. With ``partial``, exit code 3 (partly done) is a
-    success: the output says what is missing.
+    success: the output says what is missing. ``keeps``: on Ctrl-C it ends early, and what it has by
+    then is returned.
     """
     probe = find(program)
     process = start(probe, args, stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE)
@@ -120,12 +124,27 @@ def run(
             f"{program} {args[0] if args else ''} took more than {seconds:g} s and was ended;"
             " give a longer --deadline"
         ) from None
-    except BaseException:  # also for Ctrl-C: the probe must not keep running
-        end(process)
-        raise
+    except BaseException as error:  # also for Ctrl-C: the probe must not keep running
+        if not (keeps and isinstance(error, KeyboardInterrupt)):
+            end(process)
+            raise
+        out, err = _rest(process)
     if process.returncode == 0 or (partial and process.returncode == 3):
         return out
     raise failure(process.returncode, err, probe, program)
+
+
+def _rest(process: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
+    """Return the output of a probe that is to end. Raises: KeyboardInterrupt, where it has none."""
+    try:
+        process.terminate()  # a terminal's Ctrl-C is for both, a signal for one
+        out, err = process.communicate(timeout=_KEEP_SECONDS)
+    except (subprocess.TimeoutExpired, KeyboardInterrupt):
+        end(process)
+        raise KeyboardInterrupt from None
+    if not out:
+        raise KeyboardInterrupt
+    return out, err
 
 
 def start(

@@ -121,7 +121,11 @@ def _of_file(file: Path, args: list[str], options: Options) -> bytes:
 
 def _by_probe(pids: tuple[int, ...], options: Options) -> tuple[Capture, tuple[Moment, ...]]:
     try:
-        data = probe.run(arguments(pids, options), seconds=options.seconds + _GRACE_SECONDS)
+        data = probe.run(
+            arguments(pids, options),
+            seconds=options.seconds + _GRACE_SECONDS,
+            keeps=options.captures > 1,
+        )
     except probe.ProbeError as error:
         if not (options.backend == "auto" and options.allow_stop):
             if options.backend == "inproc":

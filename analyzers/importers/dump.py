@@ -31,7 +31,7 @@ __all__ = [
 MAX_THREADS = 500_000
 MAX_FRAMES = 1_000
 MAX_LINE = 65_536
-MAX_DISTINCT = 2_000_000
+MAX_DISTINCT = 200_000
 """Distinct frames of one dump: real ones have some thousands."""
 MAX_NOTES = 1_000
 _USUAL_LINE = 512

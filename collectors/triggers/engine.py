@@ -304,7 +304,8 @@ class _WaitTrigger(_Watched):
         self.samples += 1
         self._remember(self._longest(line))
         wait = waiting.longest(self.settings, line)
-        if not self._count(wait is not None, wait is None, clock_ns) or wait is None:
+        cleared = not waiting.lasts(self.settings, line)
+        if not self._count(wait is not None, cleared, clock_ns) or wait is None:
             return None
         return self._fired(wait, time_ns)
 

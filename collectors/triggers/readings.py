@@ -15,7 +15,7 @@ __all__ = ["STATE", "Reading", "Readings"]
 STATE = "processlist.state."
 _PROCESSLIST = "processlist"
 _HEARTBEAT = "heartbeat"
-FIRST_ANSWER_MS = 3000.0
+FIRST_ANSWER_MS = 2000.0
 """The first answer of a server that starts takes long. Later than this, clients wait for it."""
 _SINCE = ("Uptime", "Uptime_since_flush_status")
 """Values that decrease when the server restarts or its counters are reset."""

@@ -16,6 +16,7 @@ __all__ = [
     "WAITS",
     "is_counted",
     "is_of_waits",
+    "lasts",
     "length_ms",
     "longest",
     "matches",
@@ -75,6 +76,18 @@ def longest(settings: TriggerSettings, line: WaitLine) -> Trigger | None:
     """Return the longest wait of a line that the trigger matches."""
     found = [key for key in line.keys if matches(settings, key.kind, length_ms(key), key.in_flight)]
     return max(map(_trigger, found), key=lambda t: t.length_ms or 0.0, default=None)
+
+
+def lasts(settings: TriggerSettings, line: WaitLine) -> bool:
+    """Return whether the interval of a line had waits as the trigger waits for, or has them still.
+
+    A server that waits in steps has none in flight that is long in each line, while its threads
+    wait. So what ended in the interval of a line does not begin a stall, and holds back its end.
+    """
+    return any(
+        matches(settings, key.kind, key.longest_ms, max(key.in_flight, key.count))
+        for key in line.keys
+    )
 
 
 def _trigger(key: Key) -> Trigger:

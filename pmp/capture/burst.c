@@ -37,7 +37,7 @@ uint64_t stall_burst_next_ns(const struct stall_burst *burst)
 	return burst->next_ns;
 }
 
-static void give_up(struct stall_burst *burst, const char *reason)
+void stall_burst_stop(struct stall_burst *burst, const char *reason)
 {
 	burst->ended = reason;
 	burst->next_ns = 0;
@@ -59,10 +59,10 @@ static void schedule(struct stall_burst *burst, uint64_t took_ns)
 	if (burst->taken + burst->failed >= options->captures)
 		burst->next_ns = 0;
 	else if (burst->next_ns > burst->begun_ns + options->deadline_ns)
-		give_up(burst, "the deadline was reached");
+		stall_burst_stop(burst, "the deadline was reached");
 	else if (burst->taken >= least_captures &&
 		 burst->next_ns > burst->clock_ns + length + length / 6)
-		give_up(burst, "the captures took too long");
+		stall_burst_stop(burst, "the captures took too long");
 }
 
 // The first capture may have read the symbols of large files, which takes a second: the clock of
@@ -99,7 +99,7 @@ struct stall_error *stall_burst_begin(struct stall_capturer *capturer,
 		return err;
 	burst->taken = 1;
 	if (stall_capturer_stops_threads(capturer))
-		give_up(burst, "each capture of this backend stops threads");
+		stall_burst_stop(burst, "each capture of this backend stops threads");
 	else
 		schedule_first(burst);
 	*ret = no_cleanup_ptr(burst);
@@ -111,7 +111,7 @@ static void note_failure(struct stall_burst *burst, struct stall_error *failed)
 {
 	burst->failed++;
 	if (failed->code == STALL_ERROR_NO_PROCESS)
-		give_up(burst, "the process has ended");
+		stall_burst_stop(burst, "the process has ended");
 	stall_error_destroy(failed);
 }
 

@@ -32,6 +32,8 @@ uint64_t stall_burst_next_ns(const struct stall_burst *burst);
 // Takes the capture that is due. Fails only where its output does: a capture that fails is counted,
 // and the end of the process ends the burst.
 struct stall_error *stall_burst_step(struct stall_burst *burst);
+// There are no more captures; `reason` is static.
+void stall_burst_stop(struct stall_burst *burst, const char *reason);
 // Writes the end of the burst. *ret_partial: something is missing in one of its captures.
 struct stall_error *stall_burst_finish(struct stall_burst *burst, bool *ret_partial);
 // NULL is allowed.

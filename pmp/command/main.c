@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <errno.h>
 #include <libgen.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -10,10 +11,12 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/output.h"
 #include "base/priority.h"
 #include "base/privileges.h"
+#include "base/signals.h"
 #include "capture/burst.h"
 #include "capture/capturer.h"
 #include "capture/core_capture.h"
@@ -39,12 +42,20 @@ enum exit_status {
 	EXIT_PARTIAL = 3,
 };
 
-static void sleep_until(uint64_t ns)
+// True: Ctrl-C or SIGTERM came first.
+static bool is_stopped_until(int signals, uint64_t ns)
 {
-	const struct timespec until = {.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000};
+	struct pollfd ready = {.fd = signals, .events = POLLIN};
+	uint64_t now;
 
-	while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) == EINTR)
-		;
+	do {
+		now = stall_clock_ns(CLOCK_MONOTONIC);
+		const uint64_t left = ns > now ? ns - now : 0;
+		const struct timespec wait = {left / 1000000000, left % 1000000000};
+		if (ppoll(&ready, 1, &wait, NULL) > 0)
+			return true;
+	} while (now < ns);
+	return false;
 }
 
 static struct stall_error *burst(const struct stall_options *options,
@@ -54,11 +65,17 @@ static struct stall_error *burst(const struct stall_options *options,
 	_cleanup_(stall_burst_destroyp) struct stall_burst *burst = NULL;
 	struct stall_error *err =
 		stall_burst_begin(capturer, &options->burst, NULL, false, output, &burst);
+	_cleanup_close_ int signals = -1;
 	uint64_t next_ns;
 
+	// From here on there is something to keep.
+	if (!err)
+		err = stall_signals_block(&signals);
 	while (!err && (next_ns = stall_burst_next_ns(burst))) {
-		sleep_until(next_ns);
-		err = stall_burst_step(burst);
+		if (is_stopped_until(signals, next_ns))
+			stall_burst_stop(burst, "it was interrupted");
+		else
+			err = stall_burst_step(burst);
 	}
 	return err ? err : stall_burst_finish(burst, ret_partial);
 }

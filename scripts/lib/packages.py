@@ -211,12 +211,16 @@ def build(kind: str, suite: str, output: Path) -> Path:
     return output / package
 
 
+NOT_PACKED = frozenset({"apprise"})
+"""Extras that no package has: 20 MB for few. Debian has this one, pip too."""
+
+
 def lock() -> None:
     """Write the files of versions and hashes."""
     project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
-    extras = project["optional-dependencies"]
+    extras = project["optional-dependencies"].keys() - NOT_PACKED
     inputs = {
-        "requirements.txt": (*(f"--extra={name}" for name in extras), "pyproject.toml"),
+        "requirements.txt": (*(f"--extra={name}" for name in sorted(extras)), "pyproject.toml"),
         "tools.txt": ("scripts/packaging/tools.in",),
     }
     for name, words in inputs.items():

@@ -16,11 +16,11 @@ from stallscope.agent.sources import Sources
 from stallscope.collectors.processes import Server
 from stallscope.collectors.triggers.settings import AgentSettings
 from stallscope.fleet.shipping.shipper import Shipper
-from stallscope.model.incident import Incident
+from stallscope.model.incident import Incident, TargetEntry
 from stallscope.model.waitlines import WaitLine
 from stallscope.notify.alerts import Alerts
 
-__all__ = ["Environment", "Plan"]
+__all__ = ["Environment", "Kept", "Plan"]
 
 
 class Environment(Protocol):
@@ -55,6 +55,17 @@ class Environment(Protocol):
 
     def failures(self) -> Mapping[str, int]:
         """Return which outputs failed, and how often."""
+
+
+class Kept(msgspec.Struct):
+    """What is kept of a server from one agent to the next."""
+
+    was: TargetEntry | None = None
+    """The process that an agent before this one watched last."""
+    on_server: Callable[[TargetEntry], None] = lambda target: None
+    """Called with each process of the server, by the writer's thread."""
+    on_blind: Callable[[], None] = lambda: None
+    """Called when the agent begins or ends to be blind, by the writer's thread."""
 
 
 class Plan(msgspec.Struct, frozen=True):

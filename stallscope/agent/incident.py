@@ -51,6 +51,7 @@ from stallscope.agent.messages import (
     TriggerFired,
 )
 from stallscope.agent.verdict_process import VerdictAnswer
+from stallscope.base.backoff import Backoff
 from stallscope.base.text import one_line
 from stallscope.collectors.triggers.settings import BurstSettings
 from stallscope.model.capture import Note
@@ -208,7 +209,8 @@ class IncidentMachine:
                 self._drop(capture)
         else:
             after_ns = now.ns + self._burst_ns
-            self._burst = Burst(burst.captures - 1, after_ns, trigger, event.breach_ns)
+            backoff = Backoff(RETRY_NS / NS, LONGEST_RETRY_NS / NS, spread=0.0)
+            self._burst = Burst(burst.captures - 1, after_ns, trigger, event.breach_ns, backoff)
             if capture is None:  # first of all: it must show this moment
                 self._request("trigger", trigger, event.breach_ns, now)
         self._emit(OpenFolder(self.number, self.value(), self._records))
@@ -256,14 +258,14 @@ class IncidentMachine:
             self._capture_failed(capture, result.error or "no reason given", now)
             return
         if self._burst is not None:
-            self._burst.failed = 0
+            self._burst.backoff.reset()
             if self.state is State.RETRYING:
                 self._enter(State.CAPTURING)
         self._store(capture, result, (result.done_ns - capture.breach_ns) / 1e6)
 
     def backend_ready(self, now: Moment) -> None:
         """Retry failed captures at once: the backend works from now on."""
-        if self._burst is not None and self._burst.failed:
+        if self._burst is not None and self._burst.backoff.failed:
             self._burst.next_ns = now.ns
 
     def sessions_fetched(self, key: str, result: QueryResult) -> None:
@@ -378,7 +380,7 @@ class IncidentMachine:
 
     def _advance(self, event: Polled, now: Moment, capturing: bool) -> None:
         burst = self._burst
-        if burst is not None and burst.failed and not event.breached:
+        if burst is not None and burst.backoff.failed and not event.breached:
             self._end_burst()
         elif burst is not None and not capturing and now.ns >= burst.next_ns:
             self._next_of_burst(burst, now)
@@ -490,10 +492,9 @@ class IncidentMachine:
             capture.step = Step.FAILED
             return
         del self.captures[capture.key]
-        burst.next_ns = now.ns + min(RETRY_NS << min(burst.failed, 10), LONGEST_RETRY_NS)
-        burst.failed += 1
+        burst.next_ns = now.ns + round(burst.backoff.next() * NS)
         burst.left += 1
-        if burst.failed >= MAX_FAILED and self.state is State.CAPTURING:
+        if burst.backoff.failed >= MAX_FAILED and self.state is State.CAPTURING:
             self._enter(State.RETRYING)
 
     def _fetch_texts(self) -> None:

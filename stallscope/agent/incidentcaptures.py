@@ -7,6 +7,7 @@ import enum
 
 import msgspec
 
+from stallscope.base.backoff import Backoff
 from stallscope.model.incident import CaptureEntry
 from stallscope.model.sessions import Moment, Sessions, from_memory
 
@@ -75,5 +76,5 @@ class Burst(msgspec.Struct):
     trigger: str
     breach_ns: int
     """Time of the trigger: delays of the burst are counted from here."""
-    failed: int = 0
-    """Failed attempts in a row."""
+    backoff: Backoff
+    """Of failed attempts in a row."""

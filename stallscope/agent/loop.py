@@ -18,7 +18,7 @@ import msgspec
 from stallscope.agent import ownevents
 from stallscope.agent.clock import NS, Clock
 from stallscope.agent.collecting import CollectorThreads
-from stallscope.agent.environment import Environment, Plan
+from stallscope.agent.environment import Environment, Kept, Plan
 from stallscope.agent.events import (
     Callback,
     CaptureResult,
@@ -171,7 +171,7 @@ class Agent:
         self._resting = False
         """At the latest poll."""
         self._health = CollectorHealth(self.metrics)
-        self._sight = Sight(self._interval_ns / NS)
+        self.sight = Sight(self._interval_ns / NS)
         self.liveness = Liveness(target.server, self._clock.now_ns())
         """What other threads may see of this one."""
         self._lost_ns = 0
@@ -191,10 +191,8 @@ class Agent:
         """Whether it has come to its first poll."""
         self.on_begun: Callable[[], None] = lambda: None
         """Called once, before the first poll."""
-        self.on_server: Callable[[TargetEntry], None] = lambda target: None
-        """Called with each process of the server, by the writer's thread."""
-        self.was: TargetEntry | None = None
-        """The process that an agent before this one watched last."""
+        self.kept = Kept()
+        self._was_blind = False
 
     @property
     def server(self) -> Server:
@@ -302,7 +300,7 @@ class Agent:
             lambda: not (self._upkeep.knows_disk and (known.is_set() or not self._plan.captures)),
             now + FIRST_DISK_NS,
         )
-        was, target = self.was, self._target.entry()
+        was, target = self.kept.was, self._target.entry()
         is_same = was is None or (was.pid, was.start_time) == (target.pid, target.start_time)
         if was is not None and not is_same and self._plan.captures and self._notes_ends:
             fired = Fired(SERVER_ENDED, "", self._clock.wall_ns())
@@ -334,8 +332,8 @@ class Agent:
         self._threads = CollectorThreads(self._sources.collectors, self.events.put)
         asks = any(collector.name == HEARTBEAT for collector in self._sources.collectors)
         entry = self._target.entry()
-        self._writer.submit(lambda: self.on_server(entry), needed=False)
-        self._sight.use(sql=asks, now_ns=self._clock.now_ns(), wall_ns=self._clock.wall_ns())
+        self._writer.submit(lambda: self.kept.on_server(entry), needed=False)
+        self.sight.use(sql=asks, now_ns=self._clock.now_ns(), wall_ns=self._clock.wall_ns())
 
     def _close_sources(self) -> None:
         self.metrics.late += self._threads.late
@@ -350,7 +348,7 @@ class Agent:
         if polls is None or made <= polls:
             return False
         # Whether a server that owes an answer hangs is known some polls later.
-        return self.engine.breached != () or not self._sight.owes or made > polls + OWED_POLLS
+        return self.engine.breached != () or not self.sight.owes or made > polls + OWED_POLLS
 
     def _pause(self, now: int) -> float:
         due = min(self._next_poll, self.incidents.next_ns)
@@ -378,14 +376,17 @@ class Agent:
         """Feed the triggers what the agent itself knows: whether the server runs, and what it
         cannot see."""
         now, wall = self._clock.now_ns(), self._clock.wall_ns()
-        own = self._sight.own(now, wall, running=self._target.running)
+        own = self.sight.own(now, wall, running=self._target.running)
+        if self._was_blind != (blind := self.sight.blind(now) is not None):
+            self._was_blind = blind
+            self._writer.submit(self.kept.on_blind, needed=False)
         for fired in self.engine.feed(own):
             self._fire(fired, now)
 
     def _at_rest(self, now: int) -> bool:
         """Return whether nothing shows that the server's threads wait."""
         calm = self.engine.calm and self.incidents.open is None and not self._alerts.open
-        return calm and self._rest.at_rest(now)
+        return calm and not self.sight.owes and self._rest.at_rest(now)
 
     def _poll_server(self, now: int) -> None:
         match self._target.poll(now):
@@ -481,7 +482,7 @@ class Agent:
             return  # the agent was stopped since
         sample = self._gaps.checked(sample)
         self._rest.take(sample, incident=self.incidents.open is not None)
-        self._sight.sample(sample)
+        self.sight.sample(sample)
         for fired in self.engine.feed(sample, hurried=self._hurries(sample.clock_ns)):
             self._fire(fired, sample.clock_ns)
         line = encode(sample)
@@ -517,7 +518,7 @@ class Agent:
         """Return why an event fired, and whether it is critical."""
         if fired.trigger == SERVER_ENDED:
             return f"it ended: {self._target.ending or HOW_UNKNOWN}", not self._target.clean
-        blind = self._sight.blind(self._clock.now_ns())
+        blind = self.sight.blind(self._clock.now_ns())
         since_ns, why = (fired.time_ns, fired.why) if blind is None else blind[1:]
         return f"blind since {local(since_ns)[:19]}: {why}", bool(self._alerts.open)
 
@@ -541,7 +542,7 @@ class Agent:
         self._runner.record(self.incidents.open, (), (waits.data,))
         self._environment.count_waits(waits.line)
         self._fleet.shipper.waits(waits.line)
-        self._sight.waits(waits.clock_ns, wall)
+        self.sight.waits(waits.clock_ns, wall)
         self.threads.take(waits.line)
         deadlocks = sum(hits.count for hits in waits.line.server.values() if hits.event)
         if deadlocks != self._deadlocks:
@@ -577,7 +578,7 @@ class Agent:
         if state.ready:
             self.feed(BackendReady())
         else:
-            self._sight.no_waits(f"the probe has ended: {state.why or 'no reason given'}")
+            self.sight.no_waits(f"the probe has ended: {state.why or 'no reason given'}")
             self.threads.ended()
 
     def _reload(self) -> None:
@@ -616,8 +617,8 @@ class Agent:
             self._writer.submit(write, needed=False)
 
     def _state(self) -> AgentState:
-        up, seen = self.metrics.up, self._sight.answered_ns
-        blind = self._sight.blind(self._clock.now_ns())
+        up, seen = self.metrics.up, self.sight.answered_ns
+        blind = self.sight.blind(self._clock.now_ns())
         return AgentState(
             server=self._target.server.name,
             pid=self._target.server.main.pid if self._target.running else None,

@@ -7,12 +7,14 @@ stalls; one that refuses the account says nothing. Without I/O and clocks.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from stallscope.base.text import one_line
 from stallscope.model.samples import UNANSWERED, Sample
 
-__all__ = ["HEARTBEAT", "Sight"]
+__all__ = ["HEARTBEAT", "Known", "Sight"]
 
 WAITS = "waits"
 _AFTER_FIRST = frozenset({"status", "processlist", "backends"})
@@ -25,6 +27,14 @@ five seconds, the processlist every thirty."""
 HEARTBEAT = "heartbeat"
 """The collector that shows whether the server answers over SQL."""
 _CODE = "login.code"
+
+
+class Known(msgspec.Struct, frozen=True):
+    """When a source was known last, for the next agent."""
+
+    wall_ns: int
+    why: str = ""
+    """Why it has not been since; empty: it has been."""
 
 
 class _Source(msgspec.Struct):
@@ -42,6 +52,7 @@ class Sight:
     def __init__(self, poll_seconds: float = 1.0) -> None:
         self._blink_ns = BLINK_NS + round(BLINK_POLLS * poll_seconds * 1e9)
         self._sources: dict[str, _Source] = {}
+        self._before: dict[str, Known] = {}
         self._lives = False
         """The process of now has answered, if only by a refusal, or nothing asks it."""
         self.owes = False
@@ -49,12 +60,29 @@ class Sight:
         self.answered_ns: int | None = None
         """Wall clock of the latest answer over SQL."""
 
+    def known(self) -> dict[str, Known]:
+        """Return when each source of the server was known last. That of the probe is its own."""
+        return {
+            name: Known(source.wall_ns, source.why)
+            for name, source in self._sources.items()
+            if name != WAITS
+        }
+
+    def restore(self, known: Mapping[str, Known]) -> None:
+        """Take since when the agent before this one saw nothing of sources: before ``use``."""
+        self._before = {name: one for name, one in known.items() if one.why}
+
     def use(self, *, sql: bool, now_ns: int, wall_ns: int) -> None:
         """Take which sources a process of the server has; one that is asked again keeps its age."""
         self._lives = not sql
         if sql:
             new = _Source(now_ns, wall_ns, "SQL has not answered yet")
             self._sources.setdefault(HEARTBEAT, new)
+            for name, before in self._before.items():
+                if 0 <= before.wall_ns <= wall_ns and name in (HEARTBEAT, *_AFTER_FIRST):
+                    since_ns = now_ns - (wall_ns - before.wall_ns)
+                    self._sources[name] = _Source(since_ns, before.wall_ns, before.why)
+            self._before = {}
         elif (known := self._sources.get(HEARTBEAT)) is not None:  # it was used, and cannot be now
             known.why = "SQL is not used any more"
 

@@ -22,6 +22,7 @@ from stallscope.agent.liveness import BEAT_SECONDS, AgentHealth, AgentState
 from stallscope.agent.loop import Agent
 from stallscope.agent.systemd import ServiceManager
 from stallscope.agent.waiting import wait_for
+from stallscope.base.backoff import Backoff
 from stallscope.base.errors import StallscopeError
 from stallscope.base.threads import Pulse, place_of, traced
 from stallscope.collectors.pins import Guard
@@ -42,6 +43,9 @@ END_SECONDS = 4.0
 """How long the end waits for the loops; each of them takes less than 2 s."""
 ABSENT_SECONDS = 3.0
 """How long the end of a wait for a server waits for what is notified of that."""
+STUCK_SECONDS = 60.0
+"""A loop that is to end by itself and has not moved for so long is left: its end takes 30 s at
+most."""
 RELOAD_SECONDS = 10.0
 """How long a reload waits for the loops before the service counts as ready again."""
 
@@ -161,7 +165,7 @@ class WatchedServer:
                 yield f"{self.name}: {problem}"
 
     def _run(self, policy: Policy, alone: bool, news: Callable[[], None]) -> None:
-        pause = FIRST_PAUSE
+        backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE)
         began = False
         logged = ""
         while not self._stop.is_set():
@@ -202,12 +206,11 @@ class WatchedServer:
             self.error = None
             self.failures += 1
             if time.monotonic() - since > STEADY_SECONDS:
-                pause = FIRST_PAUSE
+                backoff.reset()
             self._changed("failed", self.why, news)
-            end = time.monotonic() + pause
+            end = time.monotonic() + backoff.next()
             while (left := end - time.monotonic()) > 0 and not self._stop.wait(min(left, 1.0)):
                 self._pulse.beat()
-            pause = min(pause * 2, LONGEST_PAUSE)
 
     def _found(self, policy: Policy, news: Callable[[], None]) -> Server | None:
         try:
@@ -248,6 +251,10 @@ class WatchedServer:
         self.state, self.why = state, why
         if changed:
             news()
+
+
+def _is_stuck(server: WatchedServer) -> bool:
+    return server.state == "ended" or server.age > STUCK_SECONDS
 
 
 class Supervisor:
@@ -310,6 +317,8 @@ class Supervisor:
                         self._reloading -= 1
                 if end is None:
                     self._look()
+                    if not self._policy.restarts and all(map(_is_stuck, self.servers)):
+                        self.ask("stop")
             for server in self.servers:
                 if server.state != "ended":
                     _log.error("%s: the loop did not end in time", server.name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib.util
 
+from stallscope.base import package
 from stallscope.base.errors import StallscopeError
 
 __all__ = ["EXTRAS", "how_to_install", "is_installed", "require"]
@@ -20,8 +21,14 @@ EXTRAS = {
 """For each extra of pyproject.toml the module that it installs."""
 
 
+_OF_DEBIAN = {"apprise": "apprise"}
+"""Extras that the package of Debian does not have, and the package there that has them."""
+
+
 def how_to_install(*extras: str) -> str:
     """Return the command that installs it."""
+    if package.FOLDER.is_relative_to("/usr/lib/stallscope") and set(extras) <= _OF_DEBIAN.keys():
+        return f"apt-get install {' '.join(_OF_DEBIAN[extra] for extra in extras)}"
     return f"pip install 'stallscope[{','.join(extras)}]'"
 
 

@@ -13,6 +13,7 @@ import grp
 import logging
 import os
 import re
+import shutil
 import stat
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -90,7 +91,7 @@ def command_reason(command: Sequence[str]) -> str | None:
     """Return why a command is not run: another user can change its program, or a file that an
     interpreter gets as an argument. None: nobody can, or the file is not there."""
     program, *arguments = command
-    files = [program] if "/" in program else []
+    files = [shutil.which(program) or program]
     if _RUNNERS.fullmatch(os.path.basename(program)):
         files += [text for text in arguments if text.startswith("/") and os.path.isfile(text)]
     return next((why for file in files if (why := reason(file)) is not None), None)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from stallscope.agent import backends, cronstate, pinfile, sources
+from stallscope.agent import agentstate, backends, pinfile, sources
 from stallscope.agent.absent import Absent
 from stallscope.agent.backends import CaptureBackend
 from stallscope.agent.environment import Plan
@@ -388,13 +388,13 @@ class _Servers:
                 VerdictProcess(options.signatures, turn=self._analysis),
             )
             if state is not None and self._plan.captures:
-                made.was = pinfile.last(state)
-                made.on_server = partial(self._keep, state, name, guard)
-            if self._continues and state is not None:
-                cronstate.load(state, made)
+                made.kept.was = pinfile.last(state)
+                made.kept.on_server = partial(self._keep, state, name, guard)
+                made.kept.on_blind = partial(agentstate.save, state, made)
+                agentstate.load(state, made, continues=self._continues)
             yield made
             if self._continues and state is not None:
-                cronstate.save(state, made)
+                agentstate.save(state, made)
 
     def _keep(self, state: ServerState, name: str, guard: Guard, target: TargetEntry) -> None:
         """Keep which server it is, for the next agent."""

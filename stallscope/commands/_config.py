@@ -61,11 +61,12 @@ _SHOWN = frozenset(
         ),
         *("signatures", "socket", "spool-size", "tags", "target", "teams", "template", "threshold"),
         *("tls", "to", "token-file", "triggers", "uncache", "url-file", "user", "variable", "wait"),
+        "webhook-file",
         "when",
     }
 )
 """Keys whose texts are shown; of all others, as of one that is added later, none is."""
-RELOADED = frozenset({"json", "notify_command", "webhook", "triggers"})
+RELOADED = frozenset({"json", "notify_command", "webhook", "webhook_file", "triggers"})
 """Options, besides those of SQL, that SIGHUP changes in a running agent."""
 
 
@@ -126,8 +127,10 @@ def load(args: argparse.Namespace) -> Configuration:
         options = argparse.Namespace(**{**_agentoptions.defaults(), **given})
         _check(options)
         one = ServerSettings(_name_of(options), options, _triggers(options))
-        return Configuration((one,))
-    return read(path, given)
+        return Configuration((one,), warnings=_notify.exposed(given.get("webhook")))
+    found = read(path, given)
+    warnings = (*found.warnings, *_notify.exposed(given.get("webhook")))
+    return msgspec.structs.replace(found, warnings=warnings)
 
 
 def examine(path: Path, *, tries: bool = True) -> Examined:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import concurrent.futures
 import socket
+import sys
 import time
 from pathlib import Path
 
@@ -25,7 +26,7 @@ EPILOG = """\
 examples:
   stallscope notify --test --config /etc/stallscope/db1.toml
   stallscope notify --test --config /etc/stallscope/db1.toml --only pager
-  stallscope notify --test --webhook https://example.org/hook
+  stallscope notify --test --webhook-file /etc/stallscope/webhook
 """
 
 _EVENTS: tuple[Event, ...] = ("stall", "end")
@@ -53,6 +54,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> Exit:
     """Send to all at once; print a line for each."""
+    for warning in _notify.exposed(args.webhook):
+        print(f"stallscope: {warning}", file=sys.stderr)
     found = _notify.receivers(args, _settings(args))
     unknown = set(args.only) - {receiver.name for receiver in found}
     if unknown:
@@ -77,9 +80,10 @@ def _settings(args: argparse.Namespace) -> AgentSettings:
     if args.triggers is not None:
         raise UsageError("--config and --triggers cannot be combined: the file has all triggers")
     server = _config.read(args.config).servers[0]
-    for name in ("notify_command", "webhook"):
-        if getattr(args, name) is None:
-            setattr(args, name, getattr(server.options, name))
+    for names in (("notify_command",), ("webhook", "webhook_file")):
+        if all(getattr(args, name) is None for name in names):
+            for name in names:
+                setattr(args, name, getattr(server.options, name))
     return server.agent
 
 

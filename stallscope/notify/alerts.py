@@ -147,11 +147,16 @@ class Alerts:
         continued = self._left_open()
         if continued is None:
             made = self._of[number] = self._new(incident, None)
-            self.delivery.open(made, hold=self.rules.hold)
+            self.delivery.open(made, hold=self._hold(made))
             return
         triggers = dict.fromkeys((*_triggers(continued), *_names(incident)))
         same = msgspec.structs.replace(continued, triggers=tuple(triggers))
-        self._update(number, self._with(same, incident, None), self.rules.hold)
+        again = self._with(same, incident, None)
+        self._update(number, again, self._hold(again))
+
+    def _hold(self, alert: Alert) -> float:
+        """Return how long its verdict is waited for: none makes it worse than critical."""
+        return 0.0 if alert.severity == "critical" else self.rules.hold
 
     def _left_open(self) -> Alert | None:
         """Return the latest open alert of a stall that no incident records any longer."""

@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from stallscope.base import secretfiles
+from stallscope.base import extras, secretfiles
 from stallscope.base.text import one_line
 
 __all__ = [
@@ -205,6 +205,11 @@ def check(destination: Destination) -> tuple[str, str] | None:
         case CommandDestination(run=[program, *_]) if not program.startswith("/"):
             return "run", (
                 f"{program!r} is not an absolute path; there is no shell to search for the program"
+            )
+        case AppriseSettings() if not extras.is_installed("apprise"):
+            return "kind", (
+                "it needs the Python package apprise, which is not installed:"
+                f" {extras.how_to_install('apprise')}"
             )
         case WebhookSettings(headers=headers):
             for name, value in headers.items():

@@ -24,8 +24,8 @@ from stallscope.store.records import DAMAGE, encode
 __all__ = [
     "AGENT_LOCK",
     "CRON_LOCK",
-    "CRON_STATE",
     "PIN",
+    "STATE",
     "Holder",
     "ServerBusy",
     "ServerState",
@@ -33,7 +33,7 @@ __all__ = [
 
 AGENT_LOCK = "agent.lock"
 CRON_LOCK = "cron.lock"
-CRON_STATE = "state.json"
+STATE = "state.json"
 PIN = "pin.json"
 """What the server was when it was first watched."""
 

@@ -42,8 +42,8 @@ def sent(got: Receiver, status: str) -> list[dict[str, str]]:
 
 
 def blocker(manager: Alertmanager) -> str:
-    (alert,) = manager.alerts()
-    return str(alert["annotations"].get("blocker", ""))
+    found = [str(alert["annotations"].get("blocker", "")) for alert in manager.alerts()]
+    return next(filter(None, found), "")
 
 
 def events(hook: Receiver) -> list[str]:
@@ -63,8 +63,9 @@ def test_a_stall_is_one_alert(mariadb: MariaDB, tmp_path: Path, kills: int) -> N
                     watch.kill()
             with unharmed(mariadb), agent(mariadb, dest, *options):
                 wait_until(lambda: sent(got, "firing"), "Alertmanager has sent it on")
-                (alert,) = manager.alerts()
-                assert alert["labels"]["alertname"] == "DatabaseStall"
+                # It becomes critical where the verdict is late, which is another one there.
+                (name,) = {alert["labels"]["alertname"] for alert in manager.alerts()}
+                assert name == "DatabaseStall"
                 if not kills:  # at once, or where the verdict was late
                     wait_until(lambda: blocker(manager), "it has the verdict")
                     assert "user root" in blocker(manager)
@@ -75,6 +76,7 @@ def test_a_stall_is_one_alert(mariadb: MariaDB, tmp_path: Path, kills: int) -> N
         (resolved,) = {labels["stall"] for labels in sent(got, "resolved")}
         assert firing == resolved
         # A kill between a delivery and its record repeats it, with its key.
-        assert list(dict.fromkeys(events(hook))) == ["stall", "end"]
-        assert kills or len(hook.posted) == 2
+        known = [event for event in events(hook) if event != "update"]
+        assert list(dict.fromkeys(known)) == ["stall", "end"]
+        assert kills or len(known) == 2
         assert {posted.json["key"] for posted in hook.posted} == {firing}

@@ -3,8 +3,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,6 +29,7 @@ from tests.root.support import (
     without_plt,
 )
 from tests.support.servers import PATIENCE
+from tests.support.servers.waiting import wait_until
 from tests.support.serving import ask, serving
 from tests.support.targets import Target
 
@@ -70,6 +75,39 @@ def test_each_capture_has_all_stacks_and_says_what_did_not_change() -> None:
         assert max(later) < whole / 20
         assert_unharmed(target.pid)
         assert target.beats_on()
+
+
+@pytest.mark.parametrize("whole_group", [True, False], ids=["terminal", "kill"])
+def test_an_interrupted_burst_is_kept(tmp_path: Path, whole_group: bool) -> None:
+    """Ctrl-C in a terminal is for all of a process group; a signal is for stallscope alone."""
+    file = tmp_path / "c.jsonl"
+    words = ["snap", "--for", "600", "--interval", "1000", "--no-sql", "-o", str(file)]
+    with Target("threads", "20", "5") as target:
+        argv = [sys.executable, "-P", "-m", "stallscope", *words, "-p", str(target.pid)]
+        with subprocess.Popen(argv, stderr=subprocess.PIPE, start_new_session=True) as process:
+            wait_until(lambda: blocks_signals(process.pid), "the burst")
+            if whole_group:
+                os.killpg(process.pid, signal.SIGINT)
+            else:
+                process.send_signal(signal.SIGINT)
+            _, err = process.communicate(timeout=PATIENCE)
+        assert_unharmed(target.pid)
+    assert process.returncode in (0, 3), err
+    capture = capturefile.read(file)
+    assert capture.burst is not None
+    assert 1 <= capture.burst.taken < capture.burst.wanted
+    assert capture.burst.ended == "it was interrupted"
+
+
+def blocks_signals(parent: int) -> bool:
+    """Return whether the probe has a capture, and waits for the next one or for a signal."""
+    for pid in Path(f"/proc/{parent}/task/{parent}/children").read_text().split():
+        with contextlib.suppress(OSError):
+            status = Path(f"/proc/{pid}/status").read_text()
+            mask = int(status.partition("SigBlk:")[2].split()[0], 16)
+            if "Name:\tstallscope-prob" in status and mask >> (signal.SIGINT - 1) & 1:
+                return True
+    return False
 
 
 def test_a_backend_that_cannot_say_what_ran_takes_each_capture_whole() -> None:

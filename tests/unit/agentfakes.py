@@ -275,7 +275,7 @@ def running(
         verdicts or FakeVerdicts(),
         clock or Clock(),
     )
-    agent.was = was
+    agent.kept.was = was
     thread = threading.Thread(target=agent.run)
     log = Messages()
     log.messages = environment.said

@@ -119,3 +119,21 @@ def test_a_collector_that_has_worked_is_missed_though_the_server_answers() -> No
     for second in range(190, 290):
         one.see(beat(second, "late", heartbeat__unanswered_ms=9.0), listed(second, "late"))
     assert one.at(290)["agent.blind_s"] == 0, "it hangs"
+
+
+def test_the_next_agent_goes_on_not_knowing() -> None:
+    one = Watched()
+    one.see(beat(1), listed(1))
+    for second in range(2, 30):
+        one.see(beat(second, REFUSED), listed(second, REFUSED))
+    later = Watched.__new__(Watched)
+    later.sight = Sight()
+    later.sight.restore(one.sight.known())
+    later.use(40)
+    assert later.at(41)["agent.blind_s"] == 40, "since the last answer that anybody got"
+    later.see(beat(42), listed(42))
+    assert later.at(42)["agent.blind_s"] == 0
+    well = Sight()
+    well.restore(later.sight.known())
+    well.use(sql=True, now_ns=500 * NS, wall_ns=500 * NS)
+    assert well.blind(501 * NS) is None

@@ -238,6 +238,23 @@ def test_all_loops_end_at_the_plans_end(fleet: Fleet) -> None:
     assert fleet.error is None
 
 
+def test_a_loop_that_is_stuck_keeps_no_run_from_its_end(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervising, "STUCK_SECONDS", 0.2)
+    monkeypatch.setattr(supervising, "END_SECONDS", 0.2)
+    fleet.policy = Policy(restarts=False)
+    gate = threading.Event()
+    with fleet.running() as supervisor:
+        all_watch(supervisor)
+        for server in supervisor.servers:
+            assert server.agent is not None
+            server.agent.events.put(Callback(lambda: _hang(gate)))
+        wait_until(lambda: fleet.said("two: the loop did not end in time"), "it is left")
+        gate.set()
+    assert fleet.error is None
+
+
 def test_a_reload_reaches_all_loops_and_a_bad_file_changes_nothing(fleet: Fleet) -> None:
     with fleet.running() as supervisor:
         all_watch(supervisor)

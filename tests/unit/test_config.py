@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from stallscope.base.errors import Exit, UsageError
 from stallscope.collectors.sql.login import Login
 from stallscope.collectors.triggers import triggerfile
-from stallscope.commands import _agentoptions, _config, _configreader
+from stallscope.commands import _agentoptions, _config, _configreader, _notify
 from stallscope.commands._configreader import ACCOUNT_KEYS, TABLES
 from stallscope.main import main, parser
 
@@ -365,6 +365,32 @@ def test_check_takes_all_of_a_folder(
     assert main(["config", "check"]) == Exit.DONE
     assert "watches a" in (out := capsys.readouterr().out)
     assert "watches b" in out
+
+
+@pytest.mark.parametrize(
+    ("options", "warned"),
+    [
+        (("--webhook", "https://h/hooks/T1"), True),
+        (("--webhook", "https://u:p@h"), True),
+        (("--webhook", "https://h/?token=1"), True),
+        (("--webhook", "http://h:80/"), False),
+        (("--webhook-file", "/x"), False),
+        ((), False),
+    ],
+)
+def test_an_address_on_the_command_line(options: Sequence[str], warned: bool) -> None:
+    found = load(None, "-p", "mysqld", *options)
+    assert [warning.partition(":")[0] for warning in found.warnings] == ["--webhook"] * warned
+    assert not [warning for warning in found.warnings if "//" in warning]
+    destinations = _notify.settings_of(found.options, found.servers[0].agent)
+    assert [getattr(one, "url_file", "") for one in destinations] == (
+        [""] if "--webhook" in options else list(options[1:])
+    )
+
+
+def test_an_address_is_given_once() -> None:
+    with pytest.raises(UsageError, match="either --webhook or --webhook-file"):
+        load(None, "-p", "mysqld", "--webhook", "http://h/", "--webhook-file", "/x")
 
 
 SECRET_TABLES = """\

@@ -152,6 +152,14 @@ def test_where_limits_let_nobody_see_it_a_stall_is_as_bad_as_the_time_before() -
     scene.close()
 
 
+def test_what_is_critical_already_waits_for_no_verdict() -> None:
+    scene = Scene(hold=3600.0)
+    hangs = msgspec.structs.replace(UNKNOWN, triggers=(joins("no-answer"),))
+    scene.alerts.take("open", 1, hangs, None)
+    scene.got("stall")
+    scene.close()
+
+
 def test_a_stall_without_a_verdict_is_notified_after_the_hold() -> None:
     scene = Scene(hold=0.05)
     scene.alerts.take("open", 1, UNKNOWN, None)

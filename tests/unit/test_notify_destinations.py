@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from stallscope.base import extras, package
 from stallscope.base.errors import UsageError
 from stallscope.base.sending import SendError
 from stallscope.model.incident import Incident
@@ -374,6 +375,15 @@ def running(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except FileNotFoundError:
         return False
+
+
+def test_apprise_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(extras.EXTRAS, "apprise", "no_such_module")
+    settings = kinds.AppriseSettings(url="json://h")
+    assert "pip install 'stallscope[apprise]'" in (kinds.check(settings) or ("", ""))[1]
+    monkeypatch.setattr(package, "FOLDER", Path("/usr/lib/stallscope/python/stallscope"))
+    assert "apt-get install apprise" in (kinds.check(settings) or ("", ""))[1]
+    assert extras.how_to_install("apprise", "top") == "pip install 'stallscope[apprise,top]'"
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

@@ -121,7 +121,7 @@ def test_other_settings_end_no_breach() -> None:
     assert not after.feed(running(1, 100)), "it has fired already"
     for second in range(2, 8):
         after.feed(running(second, 1))
-    assert after.breached == ()
+    assert not after.breached
 
 
 def test_restart_ends_what_was_breached() -> None:

@@ -101,7 +101,9 @@ def test_a_program_of_others_in_path_is_left_out(
     program.rename(tmp_path / "gdb")
     with pytest.raises(StallscopeError, match="gdb is not installed"):
         gdb.find()
+    assert "is not used" in (trust.command_reason(["gdb"]) or "")
     (tmp_path / "gdb").chmod(0o755)
+    assert trust.command_reason(["gdb"]) is None
     assert gdb.find() == str(tmp_path / "gdb")
 
 
