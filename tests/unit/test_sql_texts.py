@@ -122,6 +122,8 @@ def test_a_trigger_sets_the_interval_of_its_collector() -> None:
         "lock_waits": 1.0,
         "metadata_locks": 5.0,
         "replication": 5.0,
+        "group": 5.0,
+        "settings": 5.0,
         "compression": 30.0,
         "innodb_status": 1.0,
     }
