@@ -21,9 +21,10 @@ T = TypeVar("T")
 
 _CONNECT = 10.0
 """Seconds for one address of a name: what is there answers sooner."""
-_MOST_HANGING = 8
-_hanging = threading.BoundedSemaphore(_MOST_HANGING)
-"""Look-ups of names: they cannot be ended, and those that hang are left behind."""
+MOST_HANGING = 8
+_hanging: set[threading.Thread] = set()
+"""Look-ups of names that were left behind: they cannot be ended."""
+_lock = threading.Lock()
 _current = threading.local()
 
 
@@ -135,24 +136,28 @@ def _of_thread() -> Deadline:
 def _name_service(ask: Callable[[], T]) -> T:
     """Return what name service says, in time. Raises: OSError."""
     answers: queue.SimpleQueue[T | Exception] = queue.SimpleQueue()
-    if not _hanging.acquire(blocking=False):
-        raise TimeoutError(f"{_MOST_HANGING} look-ups of names hang")
+    with _lock:
+        for ended in [thread for thread in _hanging if not thread.is_alive()]:
+            _hanging.remove(ended)
+        if len(_hanging) >= MOST_HANGING:
+            raise TimeoutError(f"{MOST_HANGING} look-ups of names hang")
 
     def work() -> None:
         try:
             answers.put(ask())
         except Exception as error:
             answers.put(error)
-        finally:
-            _hanging.release()
 
+    thread = threading.Thread(target=work, name="name service", daemon=True)
     try:
-        threading.Thread(target=work, name="name service", daemon=True).start()
+        thread.start()
     except RuntimeError:  # no room for a thread
         work()
     try:
         answer = answers.get(timeout=_of_thread().left())
     except queue.Empty:
+        with _lock:
+            _hanging.add(thread)
         raise TimeoutError("name service gives no answer") from None
     if isinstance(answer, Exception):
         raise answer
