@@ -21,9 +21,12 @@ T = TypeVar("T")
 
 _CONNECT = 10.0
 """Seconds for one address of a name: what is there answers sooner."""
-_MOST_HANGING = 8
-_hanging = threading.BoundedSemaphore(_MOST_HANGING)
-"""Look-ups of names: they cannot be ended, and those that hang are left behind."""
+_OWN_NAME = 1.0
+"""Seconds for the name of this host, which is not worth a notification."""
+MOST_HANGING = 8
+_hanging: set[threading.Thread] = set()
+"""Look-ups of names that were left behind: they cannot be ended."""
+_lock = threading.Lock()
 _current = threading.local()
 
 
@@ -97,9 +100,13 @@ class Deadline:
 def connect(host: str, port: int) -> socket.socket:
     """Return a connection within the deadline of this thread. Raises: OSError."""
     deadline = _of_thread()
-    found = _name_service(lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+    host, kind = host.strip("[]"), socket.SOCK_STREAM
+    try:
+        found = socket.getaddrinfo(host, port, type=kind, flags=socket.AI_NUMERICHOST)
+    except OSError:  # it is not an address
+        found = _name_service(lambda: socket.getaddrinfo(host, port, type=kind), deadline.left())
     failed: OSError = OSError(f"{host} has no address")
-    for family, kind, protocol, _, address in found:
+    for family, _, protocol, _, address in found:
         made = None
         try:
             made = socket.socket(family, kind, protocol)
@@ -122,8 +129,11 @@ def watch(connected: socket.socket) -> None:
 
 
 def name_of_host() -> str:
-    """Return the full name of this host, within the deadline of this thread. Raises: OSError."""
-    return _name_service(socket.getfqdn)
+    """Return the full name of this host; the short one where name service does not answer soon."""
+    try:
+        return _name_service(socket.getfqdn, min(_OWN_NAME, _of_thread().left()))
+    except OSError:
+        return socket.gethostname()
 
 
 def _of_thread() -> Deadline:
@@ -132,27 +142,31 @@ def _of_thread() -> Deadline:
     return found
 
 
-def _name_service(ask: Callable[[], T]) -> T:
+def _name_service(ask: Callable[[], T], seconds: float) -> T:
     """Return what name service says, in time. Raises: OSError."""
     answers: queue.SimpleQueue[T | Exception] = queue.SimpleQueue()
-    if not _hanging.acquire(blocking=False):
-        raise TimeoutError(f"{_MOST_HANGING} look-ups of names hang")
+    with _lock:
+        for ended in [thread for thread in _hanging if not thread.is_alive()]:
+            _hanging.remove(ended)
+        if len(_hanging) >= MOST_HANGING:
+            raise TimeoutError(f"{MOST_HANGING} look-ups of names hang")
 
     def work() -> None:
         try:
             answers.put(ask())
         except Exception as error:
             answers.put(error)
-        finally:
-            _hanging.release()
 
+    thread = threading.Thread(target=work, name="name service", daemon=True)
     try:
-        threading.Thread(target=work, name="name service", daemon=True).start()
+        thread.start()
     except RuntimeError:  # no room for a thread
         work()
     try:
-        answer = answers.get(timeout=_of_thread().left())
+        answer = answers.get(timeout=seconds)
     except queue.Empty:
+        with _lock:
+            _hanging.add(thread)
         raise TimeoutError("name service gives no answer") from None
     if isinstance(answer, Exception):
         raise answer

@@ -10,6 +10,8 @@ import sys
 import time
 from pathlib import Path
 
+import msgspec
+
 from stallscope.base.errors import Exit, UsageError
 from stallscope.base.sending import SendError
 from stallscope.base.text import clean
@@ -27,6 +29,7 @@ examples:
   stallscope notify --test --config /etc/stallscope/db1.toml
   stallscope notify --test --config /etc/stallscope/db1.toml --only pager
   stallscope notify --test --webhook-file /etc/stallscope/webhook
+  stallscope notify --test --bare --notify-command /usr/local/bin/page
 """
 
 _EVENTS: tuple[Event, ...] = ("stall", "end")
@@ -49,6 +52,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--only", action="append", default=[], metavar="NAME", help="only this destination"
     )
+    parser.add_argument(
+        "--bare",
+        action="store_true",
+        help="send an alert of which nothing is known: no verdict, statement, trigger and path",
+    )
     _notify.add_arguments(parser)
 
 
@@ -67,8 +75,14 @@ def run(args: argparse.Namespace) -> Exit:
             "no destination: give --config FILE, --triggers FILE, --webhook or --notify-command"
         )
     works = True
+    alert = _alert()
+    if args.bare:
+        incident = msgspec.structs.replace(alert.incident, triggers=(), verdict=None)
+        alert = msgspec.structs.replace(alert, incident=incident)
     with concurrent.futures.ThreadPoolExecutor(len(chosen)) as pool:
-        for receiver, why in zip(chosen, pool.map(_try, chosen), strict=True):
+        for receiver, why in zip(
+            chosen, pool.map(lambda one: _try(one, alert), chosen), strict=True
+        ):
             works = works and why is None
             print(f"{receiver.name}: {'sent, with its end' if why is None else clean(why)}")
     return Exit.DONE if works else Exit.FAILED
@@ -87,9 +101,8 @@ def _settings(args: argparse.Namespace) -> AgentSettings:
     return server.agent
 
 
-def _try(receiver: Receiver) -> str | None:
+def _try(receiver: Receiver, alert: Alert) -> str | None:
     """Send; return why that failed."""
-    alert = _alert()
     for event in _EVENTS:
         if event == "end" and not receiver.resolves:
             continue

@@ -18,6 +18,7 @@ __all__ = [
     "body",
     "examples",
     "facts",
+    "headline",
     "severity",
     "summary",
     "title",
@@ -94,6 +95,11 @@ def title(alert: Alert) -> str:
         return one_line(f"{server}: {what}, {_threads(verdict.threads)}", 250)
     fired = incident.triggers[0].trigger if incident.triggers else "stall"
     return one_line(f"{server}: {fired}", 250)
+
+
+def headline(event: Event, alert: Alert) -> str:
+    """Return the title with what happened, for destinations that get another message of it."""
+    return {"stall": "", "update": "now critical: ", "end": "over: "}[event] + title(alert)
 
 
 def summary(alert: Alert) -> str:

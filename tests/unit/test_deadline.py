@@ -12,7 +12,9 @@ import socketserver
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import Any
 
 import msgspec
 import pytest
@@ -23,7 +25,9 @@ from stallscope.fleet.address import parse
 from stallscope.fleet.engines.clickhouse import ClickHouseDestination
 from stallscope.notify import destinations
 from stallscope.notify import settings as kinds
+from stallscope.notify.receiver import Receiver
 from stallscope.notify.settings import Destination
+from tests.support.receivers import receiver
 from tests.support.servers.waiting import PATIENCE
 from tests.unit.notifyscenes import alert
 from tests.unit.shipfakes import stacks
@@ -149,25 +153,47 @@ def test_a_slow_engine_is_given_up(drip: str, monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_name_service_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     gate = threading.Event()
+    found = socket.getaddrinfo
 
-    def hangs(*args: object, **more: object) -> object:
-        gate.wait()
-        raise OSError("late")
+    def hangs(host: str, *args: Any, **more: Any) -> Any:
+        if not more.get("flags"):
+            gate.wait()
+        return found(host, *args, **more)
+
+    def made(seconds: float) -> Receiver:
+        settings = kinds.WebhookSettings("w", url="http://nowhere.invalid/", deadline=seconds)
+        return destinations.make(settings)
 
     monkeypatch.setattr(socket, "getaddrinfo", hangs)
-    settings = kinds.WebhookSettings("w", url="http://db.example/", deadline=0.05)
-    made = destinations.make(settings)
-    for _ in range(deadline._MOST_HANGING):
-        with pytest.raises(SendError, match=r"timed out|name service gives no answer") as raised:
-            made.send("stall", alert())
-        assert raised.value.unreachable
-    with pytest.raises(SendError, match="8 look-ups of names hang"):
-        made.send("stall", alert())
-    gate.set()
-    for _ in range(deadline._MOST_HANGING):
-        assert deadline._hanging.acquire(timeout=PATIENCE), "each that ends makes room"
-    for _ in range(deadline._MOST_HANGING):
-        deadline._hanging.release()
+    try:
+        while len(deadline._hanging) < deadline.MOST_HANGING:
+            with pytest.raises(SendError, match=r"timed out|name service") as raised:
+                made(0.05).send("stall", alert())
+            assert raised.value.unreachable
+        with pytest.raises(SendError, match="8 look-ups of names hang"):
+            made(PATIENCE).send("stall", alert())
+        with receiver() as server:  # an address needs no name service
+            destinations.make(kinds.WebhookSettings("w", url=server.url)).send("stall", alert())
+            assert server.posted
+    finally:
+        gate.set()
+    for thread in deadline._hanging:
+        thread.join(PATIENCE)
+    with pytest.raises(SendError, match=r"cannot be reached: (?!8)"):  # there is room again
+        made(PATIENCE).send("stall", alert())
+
+
+def test_an_address_of_version_6_is_reached() -> None:
+    with socket.create_server(("::1", 0), family=socket.AF_INET6) as server:
+        at = f"http://[::1]:{server.getsockname()[1]}/"
+        made = destinations.make(kinds.WebhookSettings("w", url=at, deadline=PATIENCE))
+        with ThreadPoolExecutor(1) as pool:
+            sending = pool.submit(made.send, "stall", alert())
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(1)
+                connection.sendall(HEAD + b"Content-Length: 0\r\n\r\n")
+                sending.result(PATIENCE)
 
 
 def test_an_exchange_in_time_leaves_nothing_behind() -> None:

@@ -151,6 +151,53 @@ def test_a_stack_that_the_engine_has_is_not_sent_again(tmp_path: Path) -> None:
     assert sent(destination) == ["a", "b", "c"]
 
 
+@pytest.mark.parametrize(
+    "error", [SendError("memory limit"), ValueError("oops"), SendError("late", unreachable=True)]
+)
+@pytest.mark.parametrize("at", [0, 30, 59])
+def test_a_batch_that_is_not_taken_holds_no_other_back(
+    tmp_path: Path, error: Exception, at: int
+) -> None:
+    destination = FakeDestination()
+
+    def fault(batch: Batch) -> None:
+        if "bad" in names_of(batch):
+            raise error
+
+    destination.fault = fault
+    with sending_to(destination, tmp_path) as sender:
+        names = [f"{number}" for number in range(60)]
+        names[at] = "bad"
+        for name in names:
+            put(sender, name)
+        sender.start()
+        wait_until(lambda: sender.numbers().waiting == 1, "all others are sent")
+        put(sender, "later")
+        wait_until(lambda: "later" in sent(destination), "later ones too")
+        assert sender.numbers().waiting == 1
+        assert str(error) in sender.numbers().why
+        assert len(sender._aside) == 1
+        destination.fault = None
+        wait_until(lambda: sender.numbers().waiting == 0, "it is sent too")
+        wait_until(lambda: sender.numbers().why == "", "all is well")
+        assert not sender._aside
+    assert sorted(sent(destination)) == sorted([*names, "later"])
+
+
+def test_an_engine_that_is_back_gets_the_batches_together(tmp_path: Path) -> None:
+    destination = FakeDestination()
+    destination.fail("HTTP 500")
+    with sending_to(destination, tmp_path) as sender:
+        for number in range(60):
+            put(sender, f"{number}")
+        sender.start()
+        wait_until(lambda: len(sender._aside) >= 5, "some have failed alone")
+        destination.fault = None
+        wait_until(lambda: sender.numbers().waiting == 0, "all are sent")
+        assert not sender._aside
+    assert len(destination.batches) < 20
+
+
 def test_stacks_are_not_sent_again_where_only_the_rest_failed(tmp_path: Path) -> None:
     destination = FakeDestination()
 

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import random
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -21,7 +23,7 @@ from stallscope.base.sending import SendError
 from stallscope.notify import delivery as delivering_module
 from stallscope.notify.alert import Alert, Event
 from stallscope.notify.delivery import Delivery
-from stallscope.notify.outbox import Outbox
+from stallscope.notify.outbox import Entry, Outbox
 from stallscope.notify.receiver import Receiver
 from tests.support.chance import SEED
 from tests.support.servers.waiting import PATIENCE, wait_until
@@ -443,7 +445,7 @@ import sys
 sys.path.insert(0, sys.argv[1])
 from pathlib import Path
 from stallscope.notify.delivery import Delivery
-from stallscope.notify.outbox import Outbox
+from stallscope.notify.outbox import Entry, Outbox
 from tests.support.servers.waiting import wait_until
 from tests.unit.notifyscenes import INCIDENT, FakeReceiver, alert
 
@@ -502,6 +504,23 @@ def test_kills_at_any_moment_lose_nothing_that_was_saved(tmp_path: Path) -> None
     assert ends
     for name in ends:
         assert got.index(name.replace("#end", "#stall")) < got.index(name)
+
+
+def test_an_outbox_of_an_earlier_version_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "outbox.sqlite"
+    progress = {"opened": True, "closed": False, "revision": 1, "severity": "warning"}
+    value = msgspec.to_builtins(Entry(WARNING, (WARNING.incident.id,)))
+    del value["alert"]["first"]
+    value["progress"] = {"fake": progress}
+    with contextlib.closing(sqlite3.connect(file)) as database, database:
+        database.execute("CREATE TABLE alerts (number INTEGER PRIMARY KEY, key TEXT UNIQUE, value)")
+        database.execute("INSERT INTO alerts VALUES (1, 'db1/1', ?)", (to_json(value),))
+    fake = FakeReceiver()
+    with delivering(fake, outbox=file) as made:
+        wait_until(made.loaded.is_set, "the file is read")
+        made.update(alert())
+        wait_until(lambda: fake.events == ["update"], "it became critical")
+        assert (fake.sent[0][1].first, fake.sent[0][1].severity) == ("warning", "critical")
 
 
 def test_too_much_is_given_up_and_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -287,6 +287,10 @@ def test_mail(smtp: Smtp) -> None:
     assert last["Subject"].startswith("over: ")
     assert last["In-Reply-To"] == first["Message-ID"]
     assert "what to do: KILL 88;" in first.get_content()
+    destinations.make(mail(smtp)).send("update", LINKED)
+    risen = email.message_from_bytes(smtp.mails[2], policy=email.policy.default)
+    assert risen["Subject"].startswith("now critical: ")
+    assert risen["In-Reply-To"] == first["Message-ID"] != risen["Message-ID"]
 
 
 def test_mail_that_is_refused(smtp: Smtp) -> None:

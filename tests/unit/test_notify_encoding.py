@@ -11,9 +11,10 @@ import random
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from stallscope.base.encoding import from_json, to_json, variable
+from stallscope.base.encoding import from_json, to_json
 from stallscope.model.incident import Fired, Incident, TargetEntry, Verdict
 from stallscope.notify import destinations
 from stallscope.notify import settings as kinds
@@ -153,12 +154,15 @@ def test_mail_gets_every_text() -> None:
 
 
 def test_a_command_gets_every_text_and_the_bytes_of_a_path(tmp_path: Path) -> None:
-    run = [sys.executable, "-c", "import os, sys; os.write(1, b'')"]
+    file = tmp_path / "path"
+    program = "import os, sys; open(sys.argv[1], 'wb').write(os.environb[b'STALLSCOPE_PATH'])"
+    run = [sys.executable, "-c", program, str(file)]
     made = destinations.make(kinds.CommandDestination("c", run=run))
     for number, one in enumerate(alerts(12)):
         made.send(EVENTS[number % 3], one)
     path = os.fsdecode(b"/var/lib/\xff\xfe")
-    assert os.fsencode(variable(path)) == b"/var/lib/\xff\xfe"
+    made.send("stall", msgspec.structs.replace(alerts(1)[0], path=path))
+    assert file.read_bytes() == b"/var/lib/\xff\xfe"
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

@@ -169,7 +169,7 @@ class ClickHouseDestination:
             if altered:
                 return SendError(altered, after=60.0)
         after = error.after or _LATER_SECONDS.get(error.code, 0.0)
-        return SendError(why, refused=never, after=after)
+        return SendError(why, refused=never, unreachable=not error.status, after=after)
 
     def _altered(self) -> str:
         """Return how somebody altered the tables; empty: nobody did."""

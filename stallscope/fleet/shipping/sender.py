@@ -3,6 +3,9 @@
 
 All times are of the monotonic clock. Thousands of agents ship to one engine: none of them begins at
 once, and after a failure none comes at the same moment as the others.
+
+Where an attempt with several batches fails, the next ones have fewer, down to one. A batch that
+fails alone has its own pauses, and the others go past it.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from stallscope.fleet.batch import Batch, make
 from stallscope.fleet.destination import Destination
 from stallscope.fleet.shipping.delivering import Delivered, deliver, merged
 from stallscope.fleet.shipping.sentstacks import SentStacks
-from stallscope.fleet.shipping.spool import Spool, Waiting
+from stallscope.fleet.shipping.spool import MAX_FILES, Spool, Waiting
 from stallscope.fleet.tables import STACKS, AgentRow
 
 __all__ = ["Numbers", "Pace", "Sender"]
@@ -73,6 +76,15 @@ class Numbers(msgspec.Struct, frozen=True):
     """Of its thread."""
 
 
+class _Aside:
+    """A batch that failed alone."""
+
+    def __init__(self, backoff: Backoff) -> None:
+        self.backoff = backoff
+        self.not_before = 0.0
+        """0: it goes with the others again."""
+
+
 class Sender:
     """One destination and its thread."""
 
@@ -101,12 +113,15 @@ class Sender:
         now = clock()
         self._channel = Channel(
             f"shipping to {destination.shown}",
-            Backoff(pace.retry, pace.longest_retry, 0.5, self._chance),
+            self._backoff(),
             pace.longest_wish,
             _log,
         )
         self._channel.not_before = now + self._chance.uniform(0, pace.first)
         self._beat_due = now + self._chance.uniform(0, min(pace.heartbeat, pace.first_beat))
+        self._most = MERGED_FILES
+        """Batches of one attempt."""
+        self._aside: dict[str, _Aside] = {}
         self._failures = self._sent = 0
         self._noted: tuple[str, ...] = ()
         self._cpu = 0.0
@@ -185,12 +200,11 @@ class Sender:
         with self._changed:
             while True:
                 now = self._clock()
-                has_any = bool(self._held) or len(self.spool) > 0
+                ready = 0.0 if self._held else self._ready()
                 if self._closing:
-                    return has_any and not self._channel.failed and now < self._ends
-                due = self._channel.not_before
-                if not has_any:
-                    due = max(due, self._beat_due)
+                    can = ready <= now < self._ends
+                    return can and not self._channel.backoff.failed
+                due = max(self._channel.not_before, min(ready, self._beat_due))
                 if due <= now:
                     return True
                 self._changed.wait(min(due - now, 3600.0))
@@ -205,24 +219,26 @@ class Sender:
             self._beat_due = now + pace * self._chance.uniform(0.9, 1.1)
             with self._changed:
                 self._hold(found)
-        files, batch = self._next()
+        files, batch = self._next(now)
         with self._changed:
-            beats = list(self._held.values())
+            # Not with a batch that is tried alone: which of them fails must be known.
+            beats = [] if files and self._most == 1 else list(self._held.values())
         if beats:
             batch = merged([batch, make(beats)])
         if not batch.rows:
             self.spool.remove(files)  # of a later version, which has other tables
-            if not files and len(self.spool):
+            if not files and self._ready() <= now:
                 self._not_sent(SendError(f"the spool {self.spool.folder} cannot be read"))
             return
         new = self._stacks.without(batch)
         try:
             done = self._deliver(new)
         except SendError as error:
-            self._not_sent(error)
+            self._not_sent(error, files)
             return
         except Exception as error:
-            self._not_sent(SendError(f"internal error: {type(error).__name__}: {error}"))
+            why = f"internal error: {type(error).__name__}: {error}"
+            self._not_sent(SendError(why), files)
             return
         with self._changed:
             for key, row in list(self._held.items()):
@@ -239,7 +255,7 @@ class Sender:
                 _log.warning("shipping: %s", note)
         with self._changed:
             self._channel.answers()
-            self._channel.works()
+            self._taken(files)
         self.spool.remove(files)
 
     def _deliver(self, batch: Batch) -> Delivered:
@@ -259,12 +275,30 @@ class Sender:
             done.sent + other.sent, done.refused + other.refused, other.why or done.why
         )
 
-    def _next(self) -> tuple[list[Waiting], Batch]:
-        """Return the oldest files, and their rows as one batch."""
+    def _backoff(self) -> Backoff:
+        return Backoff(self._pace.retry, self._pace.longest_retry, 0.5, self._chance)
+
+    def _ready(self) -> float:
+        """Return when a file can be sent: the oldest that is not aside at once."""
+        oldest = self.spool.oldest(len(self._aside) + 1)
+        return min((self._not_before(one) for one in oldest), default=float("inf"))
+
+    def _not_before(self, waiting: Waiting) -> float:
+        aside = self._aside.get(waiting.name)
+        return 0.0 if aside is None else aside.not_before
+
+    def _next(self, now: float) -> tuple[list[Waiting], Batch]:
+        """Return the oldest files, and their rows as one batch; or, where there is no other, one
+        that failed alone."""
         files: list[Waiting] = []
         found: list[Batch] = []
         rows = size = 0
-        for waiting in self.spool.oldest(MERGED_FILES):
+        oldest = self.spool.oldest(MERGED_FILES + len(self._aside))
+        chosen = [one for one in oldest if not self._not_before(one)]
+        if not chosen:
+            chosen = sorted(oldest, key=self._not_before)[:1]
+            chosen = [one for one in chosen if self._not_before(one) <= now]
+        for waiting in chosen[: self._most]:
             if files and rows + waiting.rows > MERGED_ROWS:
                 break
             batch = self.spool.read(waiting)
@@ -278,8 +312,29 @@ class Sender:
             rows, size = rows + batch.rows, size + new
         return files, merged(found)
 
-    def _not_sent(self, error: SendError) -> None:
+    def _taken(self, files: Sequence[Waiting]) -> None:
+        gone = [self._aside.pop(one.name, None) for one in files]
+        if any(gone):  # what was not taken before may be taken now
+            for aside in self._aside.values():
+                aside.not_before = 0.0
+        self._most = min(MERGED_FILES, 2 * self._most)
+        if not self._aside:
+            self._channel.works()
+
+    def _not_sent(self, error: SendError, files: Sequence[Waiting] = ()) -> None:
         self._failures += 1
+        now = self._clock()
         with self._changed:
-            self._channel.fails(error, self._clock())
-            self._channel.pause(error, self._clock())
+            self._channel.fails(error, now)
+            self._channel.pause(error, now)
+            if error.after or not files:
+                return
+            if len(files) == 1:
+                there = {one.name for one in self.spool.oldest(MAX_FILES)}
+                for gone in self._aside.keys() - there:
+                    del self._aside[gone]
+                aside = self._aside.setdefault(files[0].name, _Aside(self._backoff()))
+                aside.not_before = now + aside.backoff.next()
+            elif not error.unreachable:  # the smaller part is tried soon
+                self._channel.not_before = min(self._channel.not_before, now + self._pace.retry)
+            self._most = max(1, len(files) // 2)

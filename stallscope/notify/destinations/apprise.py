@@ -16,7 +16,7 @@ from stallscope.base.encoding import to_json
 from stallscope.base.errors import UsageError
 from stallscope.base.package import module_command
 from stallscope.base.sending import SendError
-from stallscope.notify.alert import Alert, Event, body, title
+from stallscope.notify.alert import Alert, Event, body, headline
 from stallscope.notify.destinations.base import Base
 from stallscope.notify.settings import AppriseSettings, secret
 
@@ -49,7 +49,7 @@ class AppriseService(Base[AppriseSettings]):
         over = event == "end"
         text = "\n".join(body(alert))
         kind = "success" if over else "failure" if alert.severity == "critical" else "warning"
-        head = ("over: " if over else "") + title(alert)
+        head = headline(event, alert)
         argv, environment = module_command(__name__)
         try:
             done = subprocess.run(

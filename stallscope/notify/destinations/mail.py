@@ -15,7 +15,7 @@ import string
 from stallscope.base import deadline
 from stallscope.base.encoding import utf8
 from stallscope.base.sending import SendError
-from stallscope.notify.alert import Alert, Event, body, title
+from stallscope.notify.alert import Alert, Event, body, headline, title
 from stallscope.notify.destinations.base import Base
 from stallscope.notify.settings import MailSettings, secret
 
@@ -89,7 +89,7 @@ class Mail(Base[MailSettings]):
     def _message(self, event: Event, alert: Alert) -> email.message.EmailMessage:
         message = email.message.EmailMessage()
         over = event == "end"
-        message["Subject"] = ("over: " if over else "") + title(alert)
+        message["Subject"] = headline(event, alert)
         message["From"] = self.settings.sender or f"stallscope@{_domain(alert.host)}"
         message["To"] = ", ".join(self.settings.to)
         message["Date"] = email.utils.localtime()

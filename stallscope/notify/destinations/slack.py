@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from stallscope.notify import http
-from stallscope.notify.alert import Alert, Event, facts, title
+from stallscope.notify.alert import Alert, Event, facts, headline
 from stallscope.notify.destinations.base import Base
 from stallscope.notify.settings import SlackSettings, secret
 
@@ -22,8 +22,8 @@ class Slack(Base[SlackSettings]):
     def send(self, event: Event, alert: Alert) -> None:
         """Post a message."""
         over = event == "end"
-        sign = ":white_check_mark: over:" if over else _SIGNS[alert.severity]
-        head = f"{sign} {_escaped(title(alert))}"
+        sign = ":white_check_mark:" if over else _SIGNS[alert.severity]
+        head = f"{sign} {_escaped(headline(event, alert))}"
         lines = []
         for name, text in facts(alert):
             if name == "more":

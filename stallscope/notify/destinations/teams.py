@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from stallscope.notify import http
-from stallscope.notify.alert import Alert, Event, facts, title
+from stallscope.notify.alert import Alert, Event, facts, headline
 from stallscope.notify.destinations.base import Base
 from stallscope.notify.settings import TeamsSettings, secret
 
@@ -24,7 +24,7 @@ class Teams(Base[TeamsSettings]):
         body: list[dict[str, object]] = [
             {
                 "type": "TextBlock",
-                "text": _plain(("over: " if over else "") + title(alert)),
+                "text": _plain(headline(event, alert)),
                 "weight": "bolder",
                 "size": "medium",
                 "wrap": True,
