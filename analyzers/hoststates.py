@@ -78,7 +78,8 @@ def _disk(values: Values, names: Names) -> Said | None:
     others = [name for name in names.get(f"space.{role}.with", "").split() if name in _ROLES]
     if others:
         says.append(f"{where} also has {' and '.join(_ROLES[other] for other in others)}")
-    freed = [text for name in (role, *others, *full[1:]) for text in _FREED.get(name, ())]
+    more = [name for name in (*others, *full[1:]) if name in _DELETED]
+    freed = [text for name in (role, *more) for text in _FREED.get(name, ())]
     return Said(
         f"the disk under {_ROLES[role]} is full: {_how_full(values, role)} on {where}",
         tuple(says),
@@ -109,6 +110,8 @@ _ROLES = {
 """What is kept there, first what stops all writes."""
 _WRITTEN = frozenset(("redo", "binlog", "data", "undo", "doublewrite"))
 """Without room for these no transaction ends."""
+_DELETED = frozenset(("binlog", "temporary"))
+"""Files of these can go, and make room for others on their disk."""
 _FREED = {
     "redo": ("Enlarge {}, or move other files away from it: redo files cannot be removed.",),
     "binlog": (
@@ -118,8 +121,8 @@ _FREED = {
         " Commits go on within 60 s; KILL makes no room.",
     ),
     "data": (
-        "Enlarge {}, or move away what is not the server's: dumps, old logs. A deleted file that"
-        " is still open takes room (lsof +L1).",
+        "Enlarge {}, or move away what is not the server's: dumps, old logs, deleted files that"
+        " are open (lsof +L1).",
         "Statements that wait go on within 60 s; no statement has to be killed.",
     ),
     "relay": (

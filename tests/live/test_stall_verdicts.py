@@ -30,6 +30,7 @@ NEEDED = {
     "cpu-quota-mysql97": ("mysql97", "cgroups"),
     "full-binlog-mariadb": ("mariadb",),
     "full-binlog-mysql97": ("mysql97",),
+    "full-data-mariadb": ("mariadb",),
 }
 """Stalls, and what they need here."""
 FIXED = {

@@ -6,7 +6,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.support.servers import MEMORY, MariaDB, MySQL97, SqlServer
-from tests.support.stalls.full_disks import FULL_OPTIONS, full_binlog, roomy_binlog
+from tests.support.stalls.full_disks import (
+    DATA_SIZE,
+    FULL_OPTIONS,
+    full_binlog,
+    full_data,
+    roomy_binlog,
+    roomy_data,
+)
 from tests.support.stalls.quotas import cpu_quota, wide_quota
 from tests.support.stalls.stall import Expected, NamedStall, SmallDiskStall, Stall
 
@@ -19,6 +26,8 @@ WIDE = "no stall: 8 clients calculate in a control group with a quota of ten CPU
 FULL = Expected(("disk-full",))
 FULL_BINLOG = "8 clients commit, and the disk of the binary log is full"
 ROOMY_BINLOG = "no stall: 8 clients commit, and the disk of the binary log has room"
+FULL_DATA = "8 clients insert into a MyISAM table, and the disk of the data is full"
+ROOMY_DATA = "no stall: 8 clients insert into a MyISAM table, and the disk of the data has room"
 
 
 def _binlog_mariadb(disk: Path) -> SqlServer:
@@ -36,6 +45,12 @@ STALLS: dict[str, NamedStall] = {
     "cpu-quota-mysql97-fixed": Stall(lambda: MySQL97(parent=MEMORY), wide_quota, WIDE),
     "full-binlog-mariadb": SmallDiskStall(_binlog_mariadb, full_binlog, FULL_BINLOG, FULL),
     "full-binlog-mariadb-fixed": SmallDiskStall(_binlog_mariadb, roomy_binlog, ROOMY_BINLOG),
+    "full-data-mariadb": SmallDiskStall(
+        lambda disk: MariaDB(parent=disk), full_data, FULL_DATA, FULL, DATA_SIZE
+    ),
+    "full-data-mariadb-fixed": SmallDiskStall(
+        lambda disk: MariaDB(parent=disk), roomy_data, ROOMY_DATA, size=DATA_SIZE
+    ),
     "full-binlog-mysql97": SmallDiskStall(_binlog_97, full_binlog, FULL_BINLOG, FULL),
     "full-binlog-mysql97-fixed": SmallDiskStall(_binlog_97, roomy_binlog, ROOMY_BINLOG),
 }

@@ -73,11 +73,12 @@ class SmallDiskStall(NamedTuple):
     make: Callable[[Server, Path], AbstractContextManager[object]]
     story: str
     expected: Expected = HEALTHY
+    size: str = "16m"
 
     @contextmanager
     def started(self) -> Iterator[tuple[Server, AbstractContextManager[object]]]:
         """Start the server with such a disk; yield it and what makes the stall in it."""
-        with small_disk() as disk, self.server(disk) as server:
+        with small_disk(self.size) as disk, self.server(disk) as server:
             yield server, self.make(server, disk)
 
 
