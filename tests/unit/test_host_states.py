@@ -142,8 +142,8 @@ def test_a_root_group_has_no_limit_and_another_is_unknown(
     assert collector.read(0)["cgroup.memory.oom_kills"] == 3, "the root's are the host's"
 
 
-def test_the_steal_of_a_recorded_host(tmp_path: Path) -> None:
-    """Two readings of a virtual machine of two CPUs, ten seconds apart."""
+def test_steal_between_two_readings(tmp_path: Path) -> None:
+    """Made as those of a host of two CPUs, ten seconds apart: this one's hypervisor takes none."""
     write(tmp_path, {"loadavg": "9.1 4.2 1.9 9/312 4711"})
     collector = Load(proc=tmp_path)
     write(tmp_path, {"stat": "cpu  84211 12 20110 990201 4100 0 1201 3300 0 0"})
