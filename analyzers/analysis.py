@@ -157,6 +157,8 @@ class Impact(msgspec.Struct, frozen=True):
 
     clients: bool = False
     """No client gets in, or none can write, whatever the threads do."""
+    root: bool = False
+    """It is the cause of what the stacks show."""
 
     @property
     def is_stall(self) -> bool:

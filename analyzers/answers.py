@@ -12,8 +12,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 
+from stallscope.analyzers import hoststates
 from stallscope.analyzers.analysis import Finding, Impact
 from stallscope.analyzers.catalog import Catalog
+from stallscope.analyzers.hoststates import Said
 from stallscope.analyzers.scene import Scene
 from stallscope.analyzers.waits import IDLE
 from stallscope.model import sampled
@@ -35,22 +37,14 @@ MOST_ACCOUNTS = 3
 Values = Mapping[str, float]
 
 
-class _Said(msgspec.Struct, frozen=True):
-    """What the numbers show. ``clients``: no client gets in, or none can write."""
-
-    headline: str
-    says: tuple[str, ...] = ()
-    clients: bool = True
-
-
 def findings(scene: Scene, most: float) -> list[Finding]:
     """Return a finding for each state that the sampled numbers of the capture show, the worst
     first. ``most``: the confidence of what is certain."""
     values = sampled.of(scene.capture)
     found = []
-    for name, read in _STATES if values else ():
+    read = ((name, read(values, scene)) for name, read in _STATES if values)
+    for name, said in (*read, *hoststates.shown(values, sampled.names(scene.capture))):
         signature = scene.catalog.by_id.get(name)
-        said = read(values, scene) if signature is not None else None
         if signature is None or said is None:
             continue
         found.append(
@@ -64,10 +58,10 @@ def findings(scene: Scene, most: float) -> list[Finding]:
                 locks=(),
                 chain=(),
                 evidence=said.says,
-                remedies=signature.remedies,
+                remedies=said.remedies or signature.remedies,
                 references=signature.references,
                 meaning=" ".join(signature.meaning.split()),
-                impact=Impact(clients=said.clients),
+                impact=Impact(clients=said.clients, root=said.root),
                 headline=said.headline,
             )
         )
@@ -99,9 +93,10 @@ def placed(named: Sequence[Finding], answered: Sequence[Finding], scene: Scene) 
             and (f.impact.is_stall or f.threads >= many)
         )
     ]
-    stops = [f for f in answered if f.impact.clients]
+    first = [f for f in answered if f.impact.root]
+    stops = [f for f in answered if f.impact.clients and f not in first]
     rest = [f for f in named if f not in causes]
-    return [*causes, *stops, *rest, *(f for f in answered if f not in stops)]
+    return [*first, *causes, *stops, *rest, *(f for f in answered if not f.impact.clients)]
 
 
 def _also_named(finding: Finding, catalog: Catalog) -> tuple[str, ...]:
@@ -131,36 +126,38 @@ def _with_stacks(answered: Finding, named: Sequence[Finding], catalog: Catalog) 
         remedies=answered.remedies,
         references=answered.references,
         meaning=answered.meaning,
-        impact=msgspec.structs.replace(same.impact, clients=answered.impact.clients),
+        impact=msgspec.structs.replace(
+            same.impact, clients=answered.impact.clients, root=answered.impact.root
+        ),
         headline=answered.headline,
     )
 
 
-def _connections(values: Values, scene: Scene) -> _Said | None:
+def _connections(values: Values, scene: Scene) -> Said | None:
     refused = values.get("login.connections_refused")
     limit = values.get("settings.client_connections")
     used = values.get("Threads_connected", values.get("backends.total"))
     held = _sessions(scene)
     if refused:
         if values.get("login.code") == _ACCOUNT_LIMIT:
-            return _Said(
+            return Said(
                 "its own login was refused: its account has no connection left",
                 tuple(_holders(held, scene)),
             )
         total = scene.weight(held)
         count = f"all {total} connections" if total else "all connections"
-        return _Said(f"its own login was refused: {count} are used", tuple(_holders(held, scene)))
+        return Said(f"its own login was refused: {count} are used", tuple(_holders(held, scene)))
     if limit is None or used is None or used < limit:
         return None
-    return _Said(f"all {used:.0f} connections are used", tuple(_holders(held, scene)))
+    return Said(f"all {used:.0f} connections are used", tuple(_holders(held, scene)))
 
 
 _ACCOUNT_LIMIT = 1203.0  # ER_TOO_MANY_USER_CONNECTIONS
 
 
-def _refused(values: Values, scene: Scene) -> _Said | None:
+def _refused(values: Values, scene: Scene) -> Said | None:
     text = _REFUSALS.get(int(values.get("login.code", 0)))
-    return None if text is None else _Said(f"its own login was refused: {text}")
+    return None if text is None else Said(f"its own login was refused: {text}")
 
 
 _REFUSALS = {
@@ -169,15 +166,15 @@ _REFUSALS = {
 }
 
 
-def _cluster(values: Values, scene: Scene) -> _Said | None:
+def _cluster(values: Values, scene: Scene) -> Said | None:
     if values.get("settings.wsrep_on") != 1.0 or values.get("wsrep_ready") != 0.0:
         return None
     size = values.get("wsrep_cluster_size")
     says = () if size is None else (f"nodes that it sees: {size:.0f}",)
-    return _Said("this node is not part of the primary cluster, and refuses statements", says)
+    return Said("this node is not part of the primary cluster, and refuses statements", says)
 
 
-def _flow_control(values: Values, scene: Scene) -> _Said | None:
+def _flow_control(values: Values, scene: Scene) -> Said | None:
     if not values.get("wsrep_flow_control_active"):
         return None
     queue = values.get("wsrep_local_recv_queue")
@@ -187,23 +184,23 @@ def _flow_control(values: Values, scene: Scene) -> _Said | None:
         says.append(f"this node asks for it: {queue or 0:.0f} write sets wait for its appliers")
     else:
         says.append("another node asks for it: look at wsrep_local_recv_queue of each")
-    return _Said("flow control has paused the cluster: commits wait on all nodes", tuple(says))
+    return Said("flow control has paused the cluster: commits wait on all nodes", tuple(says))
 
 
-def _group_member(values: Values, scene: Scene) -> _Said | None:
+def _group_member(values: Values, scene: Scene) -> Said | None:
     members = values.get("group.members")
     if not members:
         return None
     unreachable = values.get("group.unreachable", 0.0)
     if 2 * unreachable >= members:
         lost = f"{unreachable:.0f} of {members:.0f} members are unreachable"
-        return _Said(f"the group has no majority, and commits wait: {lost}")
+        return Said(f"the group has no majority, and commits wait: {lost}")
     if values.get("group.own_online") == 0.0:
-        return _Said("this member of the group is not online", clients=False)
+        return Said("this member of the group is not online", clients=False)
     return None
 
 
-def _group_flow_control(values: Values, scene: Scene) -> _Said | None:
+def _group_flow_control(values: Values, scene: Scene) -> Said | None:
     part = values.get("group.flow_control")
     if part is None or part <= 1.0:
         return None
@@ -212,47 +209,47 @@ def _group_flow_control(values: Values, scene: Scene) -> _Said | None:
         for name in ("applier", "certifier")
         if (count := values.get(f"group.{name}_queue"))
     ]
-    return _Said("flow control of the group slows commits down", tuple(queues))
+    return Said("flow control of the group slows commits down", tuple(queues))
 
 
-def _semisync(values: Values, scene: Scene) -> _Said | None:
+def _semisync(values: Values, scene: Scene) -> Said | None:
     for side in ("source", "master"):
         waits = values.get(f"Rpl_semi_sync_{side}_wait_sessions")
         clients = values.get(f"Rpl_semi_sync_{side}_clients")
         if waits and clients == 0:
             count = "1 commit waits" if waits == 1 else f"{waits:.0f} commits wait"
-            return _Said(f"{count} for a replica's acknowledgement, and no replica is connected")
+            return Said(f"{count} for a replica's acknowledgement, and no replica is connected")
     return None
 
 
-def _queue(values: Values, scene: Scene) -> _Said | None:
+def _queue(values: Values, scene: Scene) -> Said | None:
     count = values.get("accept.queued")
     if count is None or count <= LEAST_QUEUED:
         return None
-    return _Said(f"{count:.0f} clients queue at its socket, and it accepts none")
+    return Said(f"{count:.0f} clients queue at its socket, and it accepts none")
 
 
-def _logins(values: Values, scene: Scene) -> _Said | None:
+def _logins(values: Values, scene: Scene) -> Said | None:
     count = values.get("processlist.unauthenticated")
     hung = values.get("login.unanswered_s")
     if hung is not None and hung >= LOGIN_SECONDS:
         # Where the host is slow a login is, too: it alone does not show that clients stand still.
-        return _Said(f"its own login has had no answer for {hung:.1f} s", clients=False)
+        return Said(f"its own login has had no answer for {hung:.1f} s", clients=False)
     if count is None or count <= LEAST_LOGINS:
         return None
     says = []
     if values.get("settings.skip_name_resolve") == 0.0:
         says.append("the server asks DNS for the name of each client (skip_name_resolve is OFF)")
-    return _Said(f"{count:.0f} clients hang in their login", tuple(says))
+    return Said(f"{count:.0f} clients hang in their login", tuple(says))
 
 
-def _stopped(values: Values, scene: Scene) -> _Said | None:
+def _stopped(values: Values, scene: Scene) -> Said | None:
     stopped = values.get("replication.stopped")
     if not stopped:
         return None
     of = values.get("replication.channels", stopped)
     where = f" in {stopped:.0f} of {of:.0f} channels" if of > 1 else ""
-    return _Said(f"replication is stopped{where}", tuple(_errors(values)), clients=False)
+    return Said(f"replication is stopped{where}", tuple(_errors(values)), clients=False)
 
 
 def _errors(values: Values) -> Iterator[str]:
@@ -263,29 +260,29 @@ def _errors(values: Values) -> Iterator[str]:
                 yield f"channel {channel}: the {thread} has error {code:.0f}"
 
 
-def _lagging(values: Values, scene: Scene) -> _Said | None:
+def _lagging(values: Values, scene: Scene) -> Said | None:
     lag = values.get("replication.lag_s")
     if lag is None or lag <= LAG_SECONDS or values.get("replication.stopped"):
         return None
-    return _Said(f"replication is {lag:.0f} s behind", clients=False)
+    return Said(f"replication is {lag:.0f} s behind", clients=False)
 
 
-def _read_only(values: Values, scene: Scene) -> _Said | None:
+def _read_only(values: Values, scene: Scene) -> Said | None:
     if values.get("settings.offline_mode"):
-        return _Said("the server is in offline mode: it lets in nobody but administrators")
+        return Said("the server is in offline mode: it lets in nobody but administrators")
     if values.get("settings.default_transaction_read_only"):
         text = "transactions are read-only unless they say otherwise"
-        return _Said(f"{text} (default_transaction_read_only)", clients=False)
+        return Said(f"{text} (default_transaction_read_only)", clients=False)
     if values.get("settings.innodb_read_only"):
-        return _Said("InnoDB is read-only: each write fails", clients=False)
+        return Said("InnoDB is read-only: each write fails", clients=False)
     names = [n for n in ("super_read_only", "read_only") if values.get(f"settings.{n}")]
     # A replica is to be read-only; whether this is one must be known.
     if not names or values.get("replication.channels") != 0.0:
         return None
-    return _Said(f"the server is read-only ({names[0]}), and is no replica", clients=False)
+    return Said(f"the server is read-only ({names[0]}), and is no replica", clients=False)
 
 
-_STATES: tuple[tuple[str, Callable[[Values, Scene], _Said | None]], ...] = (
+_STATES: tuple[tuple[str, Callable[[Values, Scene], Said | None]], ...] = (
     ("connections-used-up", _connections),
     ("login-refused", _refused),
     ("galera-not-primary", _cluster),

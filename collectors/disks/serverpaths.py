@@ -147,6 +147,10 @@ def places(
     for role, name in (("binlog", "log_bin_basename"), ("relay", "relay_log_basename")):
         if path := variables.get(name):
             add(role, os.path.dirname(path) or ".", origin.format(name))
+    for role, name in (("binlog", "log_bin"), ("relay", "relay_log")):
+        # Options have the path, where variables have ON and a name.
+        if role not in {known for known, _ in found} and "/" in (path := variables.get(name, "")):
+            add(role, os.path.dirname(path), origin.format(name))
     for name in ("tmpdir", "innodb_tmpdir", "innodb_temp_tablespaces_dir", "slave_load_tmpdir"):
         for path in (variables.get(name) or "").split(":")[:8]:
             add("temporary", path, origin.format(name))

@@ -11,7 +11,7 @@ from stallscope.base.errors import StallscopeError
 
 __all__ = ["Group", "groups"]
 
-MAX_DEPTH = 16
+MAX_DEPTH = 8
 _MAX_TABLE = 1 << 20
 _DELETED = " (deleted)"
 

@@ -115,6 +115,8 @@ class HostCollector(ABC):
         self.thread = self.name
         self._files: list[OpenedFile] = []
         self.at_rest = False
+        self.latest: tuple[Sample, ...] = ()
+        """The two latest samples, the earlier one first."""
 
     @property
     def share(self) -> float:
@@ -123,11 +125,17 @@ class HostCollector(ABC):
 
     def collect(self) -> Sample:
         """Take a sample. Raises: StallscopeError, a sentence."""
-        return sample(self.name, self.read)
+        found = sample(self.name, self.read)
+        self.latest = (*self.latest[-1:], found)
+        return found
 
     @abstractmethod
     def read(self, clock_ns: int) -> dict[str, float]:
         """Return numbers by name."""
+
+    def names(self) -> dict[str, str]:
+        """Return what the latest numbers are about: ``{"cgroup.cpu": "/db.slice"}``."""
+        return {}
 
     def keep(self, path: Path | str, limit: int = 65_536) -> OpenedFile:
         """Return a file that is closed with the collector."""

@@ -40,8 +40,14 @@ class ProcessNumbers(HostCollector):
     name = "process"
 
     def __init__(
-        self, pid: int, start_time: int | None = None, *, proc: Path = Path("/proc")
+        self,
+        pid: int,
+        start_time: int | None = None,
+        *,
+        threads: bool = True,
+        proc: Path = Path("/proc"),
     ) -> None:
+        """``threads``: whether each of them is read, a file for each."""
         super().__init__()
         base = proc / str(pid)
         self._pid = pid
@@ -51,7 +57,7 @@ class ProcessNumbers(HostCollector):
         self._io = self.keep(base / "io", 4096)
         self._folder = base
         self._cpu: tuple[int, float] | None = None
-        self._threads = _Threads(base / "task")
+        self._threads = _Threads(base / "task") if threads else None
         self._fds_pace = Pace()
 
     def read(self, clock_ns: int) -> dict[str, float]:
@@ -70,7 +76,8 @@ class ProcessNumbers(HostCollector):
         fds = self._count_fds(clock_ns)
         if fds is not None:
             values["process.fds"] = fds
-        values.update(self._threads.read(clock_ns, self.share))
+        if self._threads is not None:
+            values.update(self._threads.read(clock_ns, self.share))
         return values
 
     def _read_stat(self, clock_ns: int) -> dict[str, float]:

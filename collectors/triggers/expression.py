@@ -53,6 +53,7 @@ NAMESPACES = (
     "accept",
     "agent",
     "backends",
+    "cgroup",
     "command",
     "disk",
     "group",
@@ -70,6 +71,7 @@ NAMESPACES = (
     "replication",
     "server",
     "settings",
+    "space",
     "transactions",
     "waits",
 )

@@ -15,6 +15,7 @@ from stallscope.agent.calibrator import Calibrator
 from stallscope.agent.uncaching import Uncaching
 from stallscope.collectors.collector import Collector, sample
 from stallscope.collectors.host import Backends, host_collectors
+from stallscope.collectors.host.measured import recent
 from stallscope.collectors.processes import Server
 from stallscope.collectors.triggers.command import CommandCollector
 from stallscope.collectors.triggers.engine import (
@@ -195,6 +196,7 @@ def of_server(
         datadir=server.datadir,
         ports=server.ports,
         sockets=server.sockets,
+        server=server,
     )
     server_family = family(main.exe, main.comm)
     deadline = max(0.5, min(2.0, poll_interval))
@@ -251,7 +253,7 @@ def of_server(
         (*collectors, deadlocks),
         set_rest=set_rest,
         deadlock_seen=deadlocks.deadlock_seen,
-        sessions=lambda: fetch(connection, SESSIONS_SECONDS),
+        sessions=lambda: _with_host(fetch(connection, SESSIONS_SECONDS), host),
         texts=lambda: fetch_texts(connection),
         version=lambda: _version(beat),
         close=lambda: _close(beat, connection),
@@ -307,10 +309,20 @@ def _of_postgres(
     return Sources(
         (*others, resting[-1], Heartbeat(beat, deadline), PostgresSettings(beat, deadline)),
         set_rest=set_rest,
-        sessions=lambda: fetch(connection, SESSIONS_SECONDS),
+        sessions=lambda: _with_host(fetch(connection, SESSIONS_SECONDS), host),
         texts=lambda: fetch_texts(connection),
         version=lambda: _version(beat),
         close=lambda: _close(beat, connection),
+    )
+
+
+def _with_host(sessions: Sessions, host: tuple[HostCollector, ...]) -> Sessions:
+    """Return sessions with what the host did to the server at the same time."""
+    found = recent(host)
+    return msgspec.structs.replace(
+        sessions,
+        values={**found.values, **sessions.values},
+        about={**found.names, **sessions.about},
     )
 
 

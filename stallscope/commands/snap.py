@@ -20,6 +20,7 @@ from stallscope.base.text import one_line
 from stallscope.collectors import processes, snapshot
 from stallscope.collectors.calibration import layouts
 from stallscope.collectors.host.accepting import Accepting
+from stallscope.collectors.host.measured import Measured
 from stallscope.commands import _calibration, _common, _options, _rings, _save, _sql
 from stallscope.model import capturefile, sampled
 from stallscope.model.capture import SESSIONS, Capture, Note
@@ -294,8 +295,11 @@ def _capture(args: argparse.Namespace, at_end: ExitStack) -> Capture:
         if layout.note is not None:
             notes = (*notes, layout.note)
         options = msgspec.structs.replace(options, layout=layout.text)
+        host = Measured(pids[0], servers[0] if servers else None)
         taken = snapshot.take(pids, servers, options)
-        return sampled.add(_with_sessions(taken, sql, notes), _queued(servers))
+        values, names = host.end()
+        capture = _with_sessions(taken, sql, notes)
+        return sampled.add(capture, {**values, **_queued(servers)}, names)
 
 
 def _queued(servers: tuple[processes.Server, ...]) -> dict[str, float]:

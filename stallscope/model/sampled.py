@@ -14,20 +14,37 @@ import msgspec
 
 from stallscope.model.capture import Capture
 
-__all__ = ["PREFIX", "add", "of"]
+__all__ = ["PREFIX", "add", "names", "of"]
 
 PREFIX = "sampled."
 """Of keys of ``Process.strings`` of the first process."""
 MAX_VALUES = 500
+MAX_NAME = 200
+NAMED = "named."
+"""Of keys of what the numbers are about: a control group, a file system."""
 
 
-def add(capture: Capture, values: Mapping[str, float]) -> Capture:
-    """Return the capture, and all later ones of its burst, with these numbers."""
-    if not (values and capture.processes):
-        return capture
+def add(
+    capture: Capture, values: Mapping[str, float], about: Mapping[str, str] | None = None
+) -> Capture:
+    """Return the capture, and all later ones of its burst, with these numbers. ``about``: what they
+    are about, ``{"cgroup.cpu": "/db.slice"}``."""
     more = {f"{PREFIX}{name}": repr(value) for name, value in values.items()}
+    more |= {f"{NAMED}{name}": text for name, text in (about or {}).items()}
+    if not (more and capture.processes):
+        return capture
     later = tuple(_with(moment, more) for moment in capture.later)
     return msgspec.structs.replace(_with(capture, more), later=later)
+
+
+def names(capture: Capture) -> dict[str, str]:
+    """Return what the numbers of a capture are about; texts are not escaped."""
+    return {
+        key.removeprefix(NAMED): text[:MAX_NAME]
+        for process in capture.processes[:1]
+        for key, text in process.strings.items()
+        if key.startswith(NAMED)
+    }
 
 
 def _with(capture: Capture, more: Mapping[str, str]) -> Capture:

@@ -146,6 +146,8 @@ class Sessions(msgspec.Struct, frozen=True):
     ``public.orders`` by ``relation 16384 of database 5``."""
     values: dict[str, float] = {}
     """Numbers that were sampled with them (stallscope.model.sampled)."""
+    about: dict[str, str] = {}
+    """What the numbers are about."""
     memory: tuple[Moment, ...] = ()
     """What the server's memory says: of threads that SQL does not show, and in moments of a
     burst when a thread ran another statement."""
@@ -193,7 +195,7 @@ def annotate(capture: Capture, sessions: Sessions) -> Capture:
     """
     other = _wrong_server(capture, sessions)
     if other is None:
-        capture = sampled.add(capture, sessions.values)
+        capture = sampled.add(capture, sessions.values, sessions.about)
     reason = sessions.reason or other
     if reason is not None and sessions.seen:
         said = reason.removeprefix(f"{UNKNOWN}: ")

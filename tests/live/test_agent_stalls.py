@@ -33,6 +33,8 @@ from tests.support.stalls import (
     redo_sync,
     row_lock_convoy,
 )
+from tests.support.stalls.full_disks import FULL_OPTIONS, full_binlog, small_disk
+from tests.support.stalls.quotas import cpu_quota
 from tests.support.targets import trouble
 
 __all__: list[str] = []
@@ -128,6 +130,22 @@ def test_mariadb(tmp_path: Path, triggers: str) -> None:
     ):
         watched.expect("metadata lock", metadata_lock_pileup, "metadata-lock")
         watched.expect("global read lock", global_read_lock, "global-read-lock")
+
+
+@pytest.mark.needs("mariadb", "cgroups", "slap")
+def test_what_the_host_does(tmp_path: Path, triggers: str) -> None:
+    """The verdict has what was sampled: no stack shows a quota or a full disk."""
+    with small_disk() as disk:
+        options = (*FULL_OPTIONS, f"--log-bin={disk}/binlog")
+        with (
+            MariaDB(*options, parent=MEMORY) as server,
+            one_incident_each(server, tmp_path, triggers) as watched,
+        ):
+            watched.expect("CPU quota", cpu_quota, "cpu-quota")
+            watched.expect("full disk", lambda server: full_binlog(server, disk), "disk-full")
+        fired = [{one.trigger for one in found.triggers} for found in incidents(watched.dest)]
+        assert "cpu-quota" in fired[0]
+        assert "disk-full-binlog" in fired[1]
 
 
 @pytest.mark.needs("mysql55", "freeze", "slap")

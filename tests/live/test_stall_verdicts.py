@@ -26,12 +26,19 @@ NEEDED = {
     "drop-table": ("mysql55", "freeze"),
     "wal-sync-postgres17": ("postgres17", "freeze"),
     "aria-log-sync": ("mariadb114", "freeze"),
+    "cpu-quota-mariadb": ("mariadb", "cgroups"),
+    "cpu-quota-mysql97": ("mysql97", "cgroups"),
+    "full-binlog-mariadb": ("mariadb",),
+    "full-binlog-mysql97": ("mysql97",),
+    "full-data-mariadb": ("mariadb",),
 }
 """Stalls, and what they need here."""
 FIXED = {
     "row-lock-postgres17-fixed": ("postgres17",),
     "user-level-lock-mysql97-fixed": ("mysql97",),
     "row-lock-myrocks-fixed": ("myrocks",),
+    "cpu-quota-mariadb-fixed": ("mariadb", "cgroups"),
+    "full-binlog-mysql97-fixed": ("mysql97",),
 }
 
 

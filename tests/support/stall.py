@@ -12,6 +12,7 @@ from tests.support.servers import ChildEnded, Late, Unavailable
 from tests.support.stalls import (
     answer_stalls,
     disk_stalls,
+    host_stalls,
     innodb_stalls,
     other_stalls,
     seed_stalls,
@@ -24,6 +25,7 @@ STALLS: dict[str, NamedStall] = {
     **disk_stalls.STALLS,
     **other_stalls.STALLS,
     **answer_stalls.STALLS,
+    **host_stalls.STALLS,
 }
 """Each group of stalls has a module of its own."""
 

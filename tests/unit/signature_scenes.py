@@ -315,6 +315,11 @@ SCENES = (
         f"Item_func_like::val_int, sub_select, JOIN::exec, mysql_select, {SQL}",
     ),
     Scene(
+        "disk-full",
+        (f"{TIMED}, wait_for_free_space, my_write, mi_nommap_pwrite, _mi_write_static_record, mi_write, ha_myisam::write_row, {SQL}",),
+        (f"{MDL}, open_table_get_mdl_lock, open_table, {SQL}", "metadata-lock"),
+    ),
+    Scene(
         "myisam-table-lock",
         (MYISAM_WAIT,),
         (MYISAM_WAIT, "table-lock"),

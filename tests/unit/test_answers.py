@@ -30,6 +30,11 @@ FOLLOWER = (
     " MYSQL_BIN_LOG::ordered_commit, mysql_execute_command, dispatch_command, do_command,"
     " handle_one_connection"
 )
+NO_ROOM = (
+    "pthread_cond_timedwait, mariadb_sleep_for_space, wait_for_free_space, my_write,"
+    " mi_write, ha_myisam::write_row, mysql_execute_command, mysql_parse, dispatch_command,"
+    " do_command, handle_one_connection"
+)
 
 
 def server(*stacks: str, count: int = 5, idle: int = 20) -> Capture:
@@ -151,6 +156,25 @@ def test_a_stall_that_stacks_name_is_the_cause(analyze: Analyze) -> None:
     analysis = analyze(sampled.add(server(OPENING, count=15), values))
     assert names(analysis)[:2] == ["table-open-lock", "connections-used-up"]
     assert "also: its own login was refused" in said(analysis)
+
+
+def test_a_full_disk_is_the_cause_of_what_stacks_name(analyze: Analyze) -> None:
+    capture = server(OPENING, count=15)
+    full = sampled.add(capture, {"space.data.full": 1.0}, {"space.data": "/data"})
+    analysis = analyze(full)
+    assert names(analysis) == ["disk-full", "table-open-lock"]
+    assert "the disk under the data directory is full: 0 kB are free on /data" in said(analysis)
+    assert not analysis.endings, "no statement makes room"
+    throttled = analyze(sampled.add(capture, {"cgroup.cpu.throttled_share": 1.0}))
+    assert names(throttled) == ["table-open-lock", "cpu-quota"]
+
+
+def test_stacks_alone_show_that_room_is_waited_for(analyze: Analyze) -> None:
+    """As with a quota, which the numbers of a file system do not have."""
+    analysis = analyze(server(NO_ROOM))
+    assert names(analysis) == ["disk-full"]
+    assert analysis.findings[0].threads == 5
+    assert names(analyze(sampled.add(server(NO_ROOM), {"space.binlog.full": 1.0}))) == ["disk-full"]
 
 
 def test_threads_that_wait_for_the_same_are_its_own(analyze: Analyze) -> None:

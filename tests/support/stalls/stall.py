@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.support.servers import Unavailable
+from tests.support.stalls.full_disks import small_disk
 from tests.support.stalls.redo_sync import Device, device_missing, loop_device
 
-__all__ = ["HEALTHY", "DiskStall", "Expected", "NamedStall", "Stall"]
+__all__ = ["HEALTHY", "DiskStall", "Expected", "NamedStall", "SmallDiskStall", "Stall"]
 
 Server = Any
 """SqlServer or Postgres: each stall knows which it makes."""
@@ -65,4 +66,20 @@ class DiskStall(NamedTuple):
             yield server, self.make(server, device)
 
 
-NamedStall = Stall | DiskStall
+class SmallDiskStall(NamedTuple):
+    """A stall of a server that has some of its files on a disk of a few MB."""
+
+    server: Callable[[Path], Server]
+    make: Callable[[Server, Path], AbstractContextManager[object]]
+    story: str
+    expected: Expected = HEALTHY
+    size: str = "16m"
+
+    @contextmanager
+    def started(self) -> Iterator[tuple[Server, AbstractContextManager[object]]]:
+        """Start the server with such a disk; yield it and what makes the stall in it."""
+        with small_disk(self.size) as disk, self.server(disk) as server:
+            yield server, self.make(server, disk)
+
+
+NamedStall = Stall | DiskStall | SmallDiskStall
