@@ -602,7 +602,7 @@ class Agent:
         asked = SQL_BASICS & {collector.name for collector in self._threads.collectors}
         counts.up["sql"] = bool(asked) and not asked & self._health.failing
         counts.incident_open = self.incidents.open is not None
-        blind = self._sight.blind(self._clock.now_ns())
+        blind = self.sight.blind(self._clock.now_ns())
         counts.blind_seconds = 0.0 if blind is None else blind[0]
         counts.undelivered = self._alerts.delivery.waiting()
         self._fleet.publish(self._sources.version())
