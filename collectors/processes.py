@@ -42,6 +42,7 @@ __all__ = [
     "resolve",
     "seen_again",
     "thread_name",
+    "user",
 ]
 
 PROC = Path("/proc")
@@ -117,7 +118,7 @@ class Server(msgspec.Struct, frozen=True):
     datadir: str | None = None
     """As the server itself sees it."""
     uid: int | None = None
-    """The effective user of its main process; None: not known."""
+    """The user of its main process (``user``); None: not known."""
     chosen: bool = False
     """The user means this very process: by its pid, or as pins.Guard finds it."""
 
@@ -303,7 +304,6 @@ def _same_program(a: ProcessInfo, b: ProcessInfo) -> bool:
 
 def _server(proc: Path, main: ProcessInfo, members: Sequence[ProcessInfo]) -> Server:
     ports, sockets = _listening(proc, main.pid)
-    ids = owner(main.pid, proc)
     return Server(
         main=main,
         pids=tuple(p.pid for p in members[:MAX_PROCESSES]),
@@ -311,7 +311,7 @@ def _server(proc: Path, main: ProcessInfo, members: Sequence[ProcessInfo]) -> Se
         sockets=sockets or _absolute(proc, main.pid, _option(main.argv, "--socket", "-S")),
         ports=ports or _as_port(_option(main.argv, "--port", "-P")),
         datadir=_datadir(proc, main),
-        uid=None if ids is None else ids[0],
+        uid=user(main.pid, proc),
     )
 
 
@@ -413,9 +413,21 @@ def namespace_pids(pid: int) -> tuple[int, ...]:
     return tuple(int(field) for field in fields if field.isdigit())
 
 
-def owner(pid: int, proc: Path = PROC) -> tuple[int, int] | None:
+def user(pid: int, proc: Path = PROC) -> int | None:
+    """Return whose process it is; None where it has ended.
+
+    Who has started a program with the set-user-ID bit is its real user: any user can start one by
+    a name of his choice. A server that gives up root keeps that as its real user for a moment.
+    """
+    ids = _status_fields(proc / str(pid) / "status", "Uid")[:3]
+    if len(ids) < 3 or not all(map(str.isdigit, ids)):
+        return None
+    return next((uid for uid in map(int, ids) if uid != 0), 0)
+
+
+def owner(pid: int) -> tuple[int, int] | None:
     """Return the effective user and group of a process; None where it has ended."""
-    status = proc / str(pid) / "status"
+    status = PROC / str(pid) / "status"
     ids = [_status_fields(status, name)[1:2] for name in ("Uid", "Gid")]
     if not all(field and field[0].isdigit() for field in ids):
         return None

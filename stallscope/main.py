@@ -23,6 +23,7 @@ COMMANDS = {
     "waits": "show what a live server waits for: locks, fsync, fallocate, files",
     "top": "show a live server on one screen: threads, who waits on what, locks, files",
     "watch": "run the agent: watch a server continuously and record its stalls",
+    "agents": "show all agents of this host: what each watches, and what it lacks",
     "cron": "run the agent once for a limited time, for cron",
     "history": "show what a server's threads did in the last minutes, second by second",
     "analyze": "name the stall in saved captures and stack dumps of other tools",
@@ -148,6 +149,10 @@ def command_module(name: str) -> Command:
             from stallscope.commands import watch
 
             return watch
+        case "agents":
+            from stallscope.commands import agents
+
+            return agents
         case "cron":
             from stallscope.commands import cron
 

@@ -34,6 +34,7 @@ __all__ = [
     "geometry",
     "inside",
     "is_folder",
+    "is_held",
     "is_same",
     "largest",
     "may",
@@ -98,6 +99,11 @@ def _mode(path: _Name) -> int | None:
 def is_same(one: _Name, other: _Name) -> bool:
     """Return whether two paths lead to one file."""
     return os.path.samestat(status(one), status(other))
+
+
+def is_held(path: _Name) -> bool:
+    """Return whether a process holds the lock on a folder."""
+    return bool(_ask("is_held", _absolute(path)))
 
 
 def may(path: _Name, mode: int) -> bool:

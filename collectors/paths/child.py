@@ -172,6 +172,18 @@ def _folder(path: str) -> None:
     raise _Passed(os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
 
 
+def _is_held(path: str) -> bool:
+    """Return whether a process holds the lock on a folder."""
+    descriptor = os.open(path, _READ | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
 def _connected(path: str) -> None:
     """Connect to a socket: finding it, and the right to write to it, is asked of its disk."""
     import socket
@@ -220,6 +232,7 @@ _CALLS: dict[str, Callable[..., object]] = {
     "follow": _follow,
     "geometry": _geometry,
     "inside": _inside,
+    "is_held": _is_held,
     "largest": _largest,
     "may": _may,
     "more": _more,

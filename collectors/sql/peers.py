@@ -41,10 +41,11 @@ class Peer(msgspec.Struct, frozen=True):
         """Return of which users it may be now. Raises: ConnectError where it has ended."""
         if self.stranger is not None:
             raise RefusedError(f"not logged in: {self.stranger}")
-        found, ids = processes.read(self.pid), processes.owner(self.pid)
-        if found is None or found.start_time != self.start_time or ids is None:
+        # In this order: another process may have the pid by now.
+        uid, found = processes.user(self.pid), processes.read(self.pid)
+        if found is None or found.start_time != self.start_time or uid is None:
             raise ConnectError(f"not logged in: {self.name} (pid {self.pid}) has ended")
-        return frozenset({0, ids[0]})
+        return frozenset({0, uid})
 
 
 def of(server: Server) -> Peer:

@@ -35,7 +35,7 @@ from stallscope.agent.gaps import Gaps
 from stallscope.agent.health import CollectorHealth
 from stallscope.agent.history import History
 from stallscope.agent.incidents import Incidents
-from stallscope.agent.liveness import AgentState, Liveness
+from stallscope.agent.liveness import SLOW_DISK_SECONDS, AgentState, Liveness
 from stallscope.agent.messages import (
     BackendReady,
     DiskChecked,
@@ -110,8 +110,6 @@ DELIVERY_SECONDS = 0.4
 """How long a stop waits for notifications and shipping; they are in outbox and spool."""
 PASS_DELIVERY_SECONDS = 5.0
 """The same at the end of a pass, which nobody waits for."""
-STUCK_SECONDS = 30.0
-"""A disk that has not answered for so long is a problem of the agent."""
 
 
 class Agent:
@@ -281,7 +279,7 @@ class Agent:
     def problems(self) -> list[str]:
         """Return what is wrong with the agent's own threads; from any thread."""
         busy = self._writer.busy_seconds
-        if busy < STUCK_SECONDS:
+        if busy < SLOW_DISK_SECONDS:
             return []
         return [f"the store's disk has not answered for {busy:.0f} s"]
 
@@ -604,6 +602,8 @@ class Agent:
         asked = SQL_BASICS & {collector.name for collector in self._threads.collectors}
         counts.up["sql"] = bool(asked) and not asked & self._health.failing
         counts.incident_open = self.incidents.open is not None
+        blind = self.sight.blind(self._clock.now_ns())
+        counts.blind_seconds = 0.0 if blind is None else blind[0]
         counts.undelivered = self._alerts.delivery.waiting()
         self._fleet.publish(self._sources.version())
         counts.failures.update(self._environment.failures())
@@ -622,13 +622,18 @@ class Agent:
         return AgentState(
             server=self._target.server.name,
             pid=self._target.server.main.pid if self._target.running else None,
+            uid=self._target.server.uid,
+            datadir=self._target.server.datadir,
             probe=up.get("probe"),
             sql=up.get("sql"),
             incident_open=self.incidents.open is not None,
             writer=self._writer.alive,
+            disk_seconds=self._writer.busy_seconds,
             waiting_jobs=self._writer.waiting,
             failing=self._health.reasons,
             undelivered=self._alerts.delivery.problems(),
+            waiting=self._alerts.delivery.waiting(),
+            others=self._target.others,
             unshipped=self._fleet.shipper.problems(),
             answered=None if seen is None else seen / NS,
             blind_since=None if blind is None else blind[1] / NS,

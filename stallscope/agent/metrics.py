@@ -17,7 +17,7 @@ from stallscope.reporters.statusmetrics import StatusMetrics
 if TYPE_CHECKING:
     from prometheus_client import Metric
 
-__all__ = ["AgentMetrics"]
+__all__ = ["AgentMetrics", "waiting"]
 
 _BOUNDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 """Seconds from a breach to its finished capture."""
@@ -49,6 +49,7 @@ class AgentMetrics:
         """By what failed: ``hook``, ``store``, ``probe``, ``analysis``, ``thread``, ``loop``,
         ``ship``."""
         self.incident_open = False
+        self.blind_seconds = 0.0
         self.undelivered: dict[str, int] = {}
         """Notifications that wait, by destination."""
         self.shipping: Mapping[str, Numbers] = {}
@@ -99,10 +100,8 @@ class AgentMetrics:
         ):
             values: dict[Labels, float] = {((label, key),): n for key, n in counts.items()}
             yield from make.counter(f"agent_{name}", text, values)
-        yield from make.gauge(
-            "agent_up",
-            "Whether the server runs, the probe is ready, and SQL answers.",
-            {(("what", key),): int(value) for key, value in self.up.items()},
+        yield from _sight(
+            make, self.up, waits=not self.up.get("server", True), blind=self.blind_seconds
         )
         yield from make.gauge(
             "agent_incident_open",
@@ -172,6 +171,28 @@ class AgentMetrics:
             "Files of which something was dropped from the page cache.",
             {(): self.uncached_files},
         )
+
+
+def waiting(name: str, seconds: float) -> Iterator[Metric]:
+    """Yield the metrics of an agent that waits for its server since so many seconds, and has none
+    of a server yet. ``name``: the program's."""
+    yield from _sight(Families({"server": name}), {"server": False}, waits=True, blind=seconds)
+
+
+def _sight(
+    make: Families, up: Mapping[str, bool], *, waits: bool, blind: float
+) -> Iterator[Metric]:
+    yield from make.gauge(
+        "agent_up",
+        "Whether the server runs, the probe is ready, and SQL answers.",
+        {(("what", key),): int(value) for key, value in up.items()},
+    )
+    yield from make.gauge("agent_waiting", "Whether the server is waited for.", {(): int(waits)})
+    yield from make.gauge(
+        "agent_blind_seconds",
+        "For how long nothing has shown whether the server stalls; 0: something does.",
+        {(): blind},
+    )
 
 
 def _from_zero(names: tuple[str, ...], counts: Mapping[str, int]) -> dict[str, int]:

@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager
 import msgspec
 
 from stallscope.agent.absent import Absent
+from stallscope.agent.agentfile import ServerReport
 from stallscope.agent.candidates import Candidates
 from stallscope.agent.events import Callback, Signal
 from stallscope.agent.liveness import BEAT_SECONDS, AgentHealth, AgentState
@@ -89,6 +90,10 @@ class WatchedServer:
         """``starting``, ``waiting``, ``watching``, ``failed`` (it is started again), ``ended``."""
         self.why = ""
         """Why it waits, or has failed."""
+        self.waits_since: float | None = None
+        """Wall seconds since which its server is waited for; None: it is watched."""
+        self.on_waiting: Callable[[float], None] = lambda seconds: None
+        """Called at each look while it waits, with the seconds since the wait began."""
         self.agent: Agent | None = None
         """The latest one."""
         self.failures = 0
@@ -147,11 +152,21 @@ class WatchedServer:
         agent = self._running
         if agent is not None:
             return agent.liveness.health(time.monotonic_ns())
-        state = AgentState(self._target or self.name, None, others=self._guard.others)
+        state = AgentState(
+            self._target or self.name,
+            None,
+            blind_since=self.waits_since,
+            blind_why=self.why,
+            others=self._guard.others,
+        )
         silent = round(self._pulse.age, 3)
         if self.state == "failed":
-            return AgentHealth("failed", state, silent, tuple(self.problems()))
-        return AgentHealth("degraded", state, silent, (f"{self.name}: {self.state}: {self.why}",))
+            return AgentHealth("failed", state, silent, tuple(self.problems()), False)
+        live = not self.hangs
+        status = "degraded" if self.state == "starting" and live else "failed"
+        others = (f"not watched: {other}" for other in self._guard.others)
+        wrong = (f"{self.name}: {self.state}: {self.why}", *others)
+        return AgentHealth(status, state, silent, wrong, live)
 
     def problems(self) -> Iterator[str]:
         """Yield what is wrong with the agent itself, not with the server."""
@@ -223,12 +238,13 @@ class WatchedServer:
         absent = self._absent
 
         def waits(why: str) -> None:
+            self.waits_since = self.waits_since or time.time()
             self._changed("waiting", why, news)
             if absent is not None:
                 absent.note()
 
         if policy.waits:
-            return wait_for(
+            found = wait_for(
                 self._find,
                 Candidates(self._target),
                 self._stop,
@@ -236,6 +252,8 @@ class WatchedServer:
                 waits,
                 NotRunningError if policy.several_are_error else StallscopeError,
             )
+            self.waits_since = None
+            return found
         try:
             return self._find()
         except NotRunningError as error:
@@ -293,6 +311,10 @@ class Supervisor:
     def health(self) -> list[AgentHealth]:
         """Return how the agent of each server is. From any thread."""
         return [server.health() for server in self.servers]
+
+    def reports(self) -> list[ServerReport]:
+        """Return what is said of each server to other commands. From any thread."""
+        return [ServerReport(one.name, one.state, one.health()) for one in self.servers]
 
     def run(self) -> None:
         """Run until all loops have ended. Raises: what ended one of them for good."""
@@ -355,6 +377,9 @@ class Supervisor:
             self._service.alive()
 
     def _look_at(self, server: WatchedServer, limit: float) -> None:
+        since = server.waits_since
+        if since is not None:
+            server.on_waiting(max(0.0, time.time() - since))
         hangs = server.state != "ended" and server.age > limit
         if hangs and not server.hangs and server.thread is not None:
             _log.error(

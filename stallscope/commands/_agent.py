@@ -10,6 +10,7 @@ import logging
 import shutil
 import signal
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -22,12 +23,13 @@ import msgspec
 
 from stallscope.agent import agentstate, backends, pinfile, sources
 from stallscope.agent.absent import Absent
+from stallscope.agent.agentfile import AgentFile
 from stallscope.agent.backends import CaptureBackend
 from stallscope.agent.environment import Plan
 from stallscope.agent.events import Put
 from stallscope.agent.hooks import Hooks
 from stallscope.agent.loop import Agent
-from stallscope.agent.metrics import AgentMetrics
+from stallscope.agent.metrics import AgentMetrics, waiting
 from stallscope.agent.output import LineWriter, lines_to, logging_to
 from stallscope.agent.probe_session import ProbeSettings
 from stallscope.agent.sources import Sources
@@ -288,6 +290,7 @@ class _Servers:
         self._resources = contextlib.ExitStack()
         self._lock = threading.Lock()
         self._spool: Path | None = None
+        self._dry: Path | None = None
         options = configuration.options
         wanted = options.prometheus is not None or options.listen is not None
         self.page = MetricsPage() if wanted else None
@@ -353,7 +356,12 @@ class _Servers:
             return _notify.alerts(now.options, now.agent, state.path)
 
         absent = Absent(known, alerts) if self._plan.captures else None
-        return WatchedServer(settings.name, find, make, settings.options.pid, guard, absent)
+        watched = WatchedServer(settings.name, find, make, settings.options.pid, guard, absent)
+        page = self.page
+        if page is not None:
+            name = settings.options.pid or settings.name
+            watched.on_waiting = lambda seconds: page.put(settings.name, waiting(name, seconds))
+        return watched
 
     @contextlib.contextmanager
     def _agent(
@@ -362,7 +370,7 @@ class _Servers:
         """Yield the agent of one server. Raises: ServerBusy where another one watches it."""
         settings = self.settings_of(name)
         options = settings.options
-        store = Store.open(_store.writing_dest(options))
+        store = Store.open(self._dest())
         with self._hold(store.dest, server) as state:
             folder = self._folder(store.dest, name)
             target = Target(server, finder(options.pid, settings.selector, server, guard), guard)
@@ -403,16 +411,36 @@ class _Servers:
 
     def _folder(self, dest: Path, name: str) -> Path:
         """Return the folder in which captures of a server wait for their incident."""
-        with self._lock:
-            if self._spool is None:
-                self._spool = self._resources.enter_context(spool(dest))
-        folder = self._spool / name
+        folder = self._own_folder(dest) / name
         try:
             shutil.rmtree(folder, ignore_errors=True)  # of its loop that failed
             folder.mkdir(mode=0o700)
         except OSError as error:
             raise StallscopeError(f"cannot make {folder}: {error.strerror}") from error
         return folder
+
+    def _own_folder(self, dest: Path) -> Path:
+        """Return the folder of this process in a store."""
+        with self._lock:
+            if self._spool is None:
+                self._spool = self._resources.enter_context(spool(dest))
+        return self._spool
+
+    def own_folder(self) -> Path:
+        """Return the folder of this process in the store, which is made. Raises:
+        StallscopeError."""
+        return self._own_folder(Store.open(self._dest()).dest)
+
+    def _dest(self) -> Path:
+        """Return the store to write; that of a dry run is nobody's, and temporary."""
+        options = self.configuration.options
+        if not getattr(options, "dry_run", False):
+            return _store.writing_dest(options)
+        with self._lock:
+            if self._dry is None:
+                made = tempfile.TemporaryDirectory(prefix="stallscope-", ignore_cleanup_errors=True)
+                self._dry = Path(self._resources.enter_context(made))
+        return self._dry
 
     def _write_metrics(self) -> None:
         """Write the file of metrics, which has those of all servers."""
@@ -446,10 +474,14 @@ def supervisor(
         _naming_servers(several=len(configuration.servers) > 1),
         lines_to(sys.stdout) as output,
         servers.open(output) as watched,
+        contextlib.ExitStack() as closing,
     ):
         made = Supervisor(watched, policy, servers.load, ServiceManager())
         output.on_closed = lambda: made.ask("stop")
         dest = _store.writing_dest(options)
+        if not getattr(options, "dry_run", False):
+            file = AgentFile(servers.own_folder, made.reports)
+            closing.callback(file.close)
         with _listen.listening(options.listen, servers.page, made.health, dest, options.signatures):
             yield made
 

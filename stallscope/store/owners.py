@@ -18,7 +18,7 @@ from stallscope.model.incident import Origin, Outline
 from stallscope.store import files, locking
 from stallscope.store.storeclock import StoreClock
 
-__all__ = ["is_abandoned", "is_ongoing", "origin", "take_folder"]
+__all__ = ["is_abandoned", "is_ongoing", "is_owner", "origin", "take_folder"]
 
 LONGEST_INCIDENT_NS = 3600 * 10**9
 """An incident ends after 15 minutes, and its recovery soon after that."""
@@ -55,6 +55,11 @@ def take_folder(above: Path) -> tuple[Path, locking.Held | None]:
             return path, held
         held.release()
     raise StallscopeError(f"cannot make {above / name}: it is taken")
+
+
+def is_owner(name: str) -> bool:
+    """Return whether a folder can be one that ``take_folder`` made."""
+    return _OWNED.fullmatch(name) is not None
 
 
 def is_abandoned(above: Path, name: str, inside: int) -> bool:

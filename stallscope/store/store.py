@@ -59,10 +59,12 @@ class Store:
     def open(cls, dest: Path | None = None, times: Times | None = None) -> Store:
         """Open the store to write to it; make it where there is none. Raises: StallscopeError.
 
-        A folder in which our names belong to somebody else is refused.
+        A folder in which our names belong to somebody else is refused; for root also the store of
+        another user, who could not write there any more.
         """
         dest = (layout.default_dest() if dest is None else dest).absolute()
         files.make_folders(dest)
+        _of_this_user(dest)
         _mark(dest)
         made = [files.make_folder(dest / name) for name in (layout.INCIDENTS, layout.DEADLOCKS)]
         if any(made):
@@ -194,6 +196,18 @@ class Store:
     def add_deadlock(self, deadlock: msgspec.Struct, most: int = deadlocks.MOST) -> bool:
         """Keep a deadlock, a Struct with an ``id``; say whether it is new. See deadlocks.add."""
         return deadlocks.add(self.dest / layout.DEADLOCKS, deadlock, most)
+
+
+def _of_this_user(dest: Path) -> None:
+    try:
+        owner = os.stat(dest).st_uid
+    except OSError as error:
+        raise StallscopeError(f"cannot read {dest}: {files.one_line_of(error)}") from error
+    if os.geteuid() == 0 and owner != 0:
+        raise StallscopeError(
+            f"{dest} is the store of user {owner}, who could not use what root makes there: run"
+            f" this as that user (sudo -u '#{owner}'), or give another --dest"
+        )
 
 
 def _mark(dest: Path) -> None:

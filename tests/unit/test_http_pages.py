@@ -103,11 +103,20 @@ def test_health(site: Site, address: Address) -> None:
     for state, status, wrong in (
         (ok, "ok", []),
         (AgentState("mariadbd\udc80", 4711), "ok", []),  # it has just started
+        (msgspec.structs.replace(ok, pid=None, sql=False), "failed", ["does not run; waiting"]),
         (
-            msgspec.structs.replace(ok, pid=None, sql=False),
-            "degraded",
-            ["does not run; waiting", "SQL"],
+            msgspec.structs.replace(ok, blind_since=0.0, blind_why="the account is refused"),
+            "failed",
+            [": the account is refused"],
         ),
+        (
+            msgspec.structs.replace(ok, others=("mysqld (pid 7) is of user bob",)),
+            "degraded",
+            ["not watched: mysqld (pid 7) is of user bob"],
+        ),
+        (msgspec.structs.replace(ok, disk_seconds=29.0), "ok", []),
+        (msgspec.structs.replace(ok, disk_seconds=31.0), "degraded", ["not answered for 31 s"]),
+        (msgspec.structs.replace(ok, disk_seconds=121.0), "failed", ["not answered for 121 s"]),
         (msgspec.structs.replace(ok, probe=False), "degraded", ["no stacks"]),
         (msgspec.structs.replace(ok, waiting_jobs=500), "degraded", ["500 writes wait"]),
         (
@@ -122,11 +131,13 @@ def test_health(site: Site, address: Address) -> None:
         site.health = [liveness.health(NS)]
         code, found, why = health()
         assert (code, found) == (503 if status == "failed" else 200, status)
+        assert get(address, "/livez").status == (200 if state.writer else 503), "a restart helps"
         assert len(why) == len(wrong)
         assert all(part in line for part, line in zip(wrong, why, strict=True)), why
     liveness = Liveness(this_server(), 0)
     site.health = [liveness.health(round((BEAT_SECONDS + 1) * NS))]
     assert health()[:2] == (503, "failed")
+    assert get(address, "/livez").status == 503
     liveness.beat(round(BEAT_SECONDS * NS))
     site.health = [liveness.health(round((BEAT_SECONDS + 1) * NS))]
     assert health()[:2] == (200, "ok")

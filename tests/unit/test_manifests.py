@@ -49,9 +49,21 @@ def test_its_options_are_those_of_watch(name: str) -> None:
     assert {str(args.dest), str(Path(args.defaults_file).parent)} == mounts
     (port,) = container["ports"]
     assert args.listen.port == port["containerPort"]
-    assert container["livenessProbe"]["httpGet"] == {"path": "/healthz", "port": port["name"]}
+    assert container["livenessProbe"]["httpGet"] == {"path": "/livez", "port": port["name"]}
     volumes = {volume["name"] for volume in pod(name)["volumes"]}
     assert {mount["name"] for mount in container["volumeMounts"]} <= volumes
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_only_the_monitoring_reads_what_it_serves(name: str) -> None:
+    (policy,) = [one for one in documents(name) if one["kind"] == "NetworkPolicy"]
+    labels = policy["spec"]["podSelector"]["matchLabels"]
+    (workload,) = [one for one in documents(name) if "template" in one.get("spec", {})]
+    assert labels == workload["spec"]["template"]["metadata"]["labels"]
+    port = agent_container(name)["ports"][0]["containerPort"]
+    for rule in policy["spec"]["ingress"]:
+        assert ("from" in rule) is (rule["ports"][0]["port"] == port), "others stay open"
+    assert any("from" in rule for rule in policy["spec"]["ingress"])
 
 
 @pytest.mark.parametrize("name", NAMES)

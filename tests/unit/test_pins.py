@@ -149,6 +149,23 @@ def test_links_to_its_data_are_no_other_data(
     assert chosen(guard, server(MYSQL, str(tmp_path), pid=own)) == []
 
 
+@pytest.mark.parametrize(
+    ("ids", "uid"),
+    [
+        ("112 112 112 112", MYSQL),
+        ("0 0 0 0", 0),
+        ("1000 0 0 0", PERSON),  # mariadbd, a link to passwd(1)
+        ("1000 112 112 112", PERSON),
+        ("0 112 0 112", MYSQL),
+        ("", None),
+    ],
+)
+def test_who_starts_a_setuid_program_is_its_user(ids: str, uid: int | None, tmp_path: Path) -> None:
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7" / "status").write_text(f"Name:\tmariadbd\nUid:\t{ids}\n")
+    assert processes.user(7, tmp_path) == uid
+
+
 def test_what_another_user_namespace_has_is_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     """All users that a container does not have share one number."""
     monkeypatch.setattr(pins, "_is_known", lambda uid: uid != NOBODY)

@@ -29,6 +29,7 @@ _LAST = re.compile(r"last=([0-9]{1,6})")
 _INDEX = """\
 /metrics              metrics for Prometheus
 /healthz              how the agent is
+/livez                whether a restart of the agent would help
 /incidents            the last incidents; ?last=N
 /incidents/ID         one of them
 /incidents/ID/report  its report
@@ -72,6 +73,10 @@ class Pages:
                 return Answer(200, kind, text)
             case ["healthz"]:
                 return self._healthz()
+            case ["livez"]:
+                agents = self._health()
+                live = bool(agents) and all(one.live for one in agents)
+                return Answer(200, TEXT, b"live\n") if live else _refused(503, "not live")
             case ["incidents"]:
                 match = _LAST.fullmatch(query or f"last={LISTED}")
                 if match is None or not 1 <= int(match[1]) <= MOST_LISTED:
