@@ -49,7 +49,7 @@ class AgentReport(msgspec.Struct, frozen=True):
     started: float
     written: float
     servers: tuple[ServerReport, ...]
-    schema: str = "stallscope.agent/1"
+    schema: str = "stallscope.agent-state/1"
 
 
 class AgentFile:
