@@ -65,8 +65,8 @@ REAL_SECONDS = 30.0
 ALLOWED_BLOCKS = 1_000
 """Objects differ by as many from one end of a day to another: samples of the last minute. One that
 is kept for each incident is ten times as many."""
-ALLOWED_RSS_KB = 1024
-"""The allocator's own."""
+ALLOWED_RSS_KB = 2048
+"""What the allocator keeps beside objects, as they lie in memory after some days."""
 LEAST_COUNT = 50
 """Objects of a line that are named."""
 TRACED_DAYS = 2
