@@ -20,6 +20,7 @@ from stallscope.base.errors import StallscopeError
 from tests.bench import (
     accuracy,
     agent,
+    agent_faultmoments,
     analyze,
     capture,
     cli,
@@ -72,7 +73,10 @@ introspection
 agent    what the agent costs and how soon it captures: cost, throughput, delay-sql, delay-probe,
          pt-stalk, scrape, servers; what SQL costs a server: lock-waits, postgres; with --faults,
          whether a stall is notified once and in time while output, disks, webhook, server, probe
-         or clock fail: --only BEGINNING of a fault's name
+         or clock fail: --only BEGINNING of a fault's name; and with faults at --moments N random
+         ones (200) of --seed: --only KIND (one alone: --moments 1 and its seed); --page writes the
+         latest into docs/operations.md; with --month, what 30 days of incidents and reloads leave
+         in memory, in minutes
 overhead what the agent costs where nothing waits, by its parts, and whether it is in time:
          attribution-oltp_point_select, attribution-oltp_write_only, calls, figures-rest,
          figures-latency, figures-stalls, figures-cpu-oltp_point_select,
@@ -228,6 +232,11 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--faults", action="store_true", help="agent: what it notifies of while something fails"
     )
+    of_agent = parser.add_argument_group("agent")
+    of_agent.add_argument(
+        "--moments", type=count, metavar="N", help="faults at so many random moments"
+    )
+    of_agent.add_argument("--month", action="store_true", help="simulate 30 days")
     parser.add_argument(
         "--minutes",
         type=float,
@@ -326,7 +335,17 @@ def measure(options: argparse.Namespace) -> list[Section]:
         )
         measured = functools.partial(measured, options=chosen)
     if options.bench == "agent":
-        measured = functools.partial(measured, faults=options.faults)
+        moments = agent_faultmoments.Options(
+            options.moments or 0,
+            options.seed or 0,
+            results=options.results or agent_faultmoments.RESULTS,
+        )
+        if options.faults and options.page:
+            agent_faultmoments.write_page(moments.results)
+            return []
+        measured = functools.partial(
+            measured, faults=options.faults, month=options.month, moments=moments
+        )
     if options.bench == "verdict":
         measured = functools.partial(measured, bursts=options.bursts)
     if options.bench == "storage-sync":

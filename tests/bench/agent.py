@@ -12,8 +12,10 @@ from pathlib import Path
 
 from tests.bench import (
     agent_delays,
+    agent_faultmoments,
     agent_faults,
     agent_locks,
+    agent_month,
     agent_peer,
     agent_postgres,
     agent_servers,
@@ -61,14 +63,24 @@ QUICK = Sizes(
 
 
 def sections(
-    server: str, quick: bool, only: list[str], *, faults: bool = False
+    server: str,
+    quick: bool,
+    only: list[str],
+    *,
+    faults: bool = False,
+    month: bool = False,
+    moments: agent_faultmoments.Options | None = None,
 ) -> Iterator[Section]:
     """Yield the tables that are wanted: cost, throughput, delay-sql, delay-probe, pt-stalk,
-    scrape, servers, lock-waits (on MySQL 9.7), postgres; or that of faults."""
+    scrape, servers, lock-waits (on MySQL 9.7), postgres; or those of faults: the fixed ones, and
+    those at random ``moments``; or that of a simulated ``month``."""
     if server != "mariadb":
         raise BenchError(f"the agent is measured on mariadb, not on {server}")
+    if month:
+        yield agent_month.section(agent_month.QUICK if quick else agent_month.FULL)
+        return
     if faults:
-        yield from agent_faults.sections(quick, only)
+        yield from agent_faults.sections(quick, only, moments or agent_faultmoments.Options())
         return
     sizes = QUICK if quick else FULL
     makers: dict[str, Callable[[], Section]] = {

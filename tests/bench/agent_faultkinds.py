@@ -123,6 +123,8 @@ class Scene:
         self.before: list[str] = []
         """Words before those of the agent."""
         self.env: dict[str, str] = {}
+        self.words = ["watch"]
+        """The command, with options of its own."""
         self.process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -132,11 +134,12 @@ class Scene:
     def start(self, stack: ExitStack, *, ready: bool = True) -> None:
         """Start the agent; wait until its probe is ready."""
         config = self.home / "agent.toml"
-        config.write_text(TRIGGERS.format(url=self.url, trigger=BRIEF_TRIGGER) + self._servers())
+        config.write_text(self.config())
+        config.chmod(0o600)
         self.metrics.unlink(missing_ok=True)
         log = (self.home / "agent.log").open("ab")
         stack.callback(log.close)
-        words = [*self.before, sys.executable, "-P", "-m", "stallscope", "watch"]
+        words = [*self.before, sys.executable, "-P", "-m", "stallscope", *self.words]
         words += ["--config", str(config), "--dest", str(self.store)]
         words += ["--prometheus", str(self.metrics)]
         self.process = subprocess.Popen(
@@ -148,9 +151,13 @@ class Scene:
             env={**os.environ, "PYTHONPATH": str(CHECKOUT), **self.env},
             start_new_session=True,
         )
-        stack.callback(self._end)
+        stack.callback(self.end)
         if ready:
             wait_until(self.is_ready, "the agent is ready")
+
+    def config(self) -> str:
+        """Return its configuration."""
+        return TRIGGERS.format(url=self.url, trigger=BRIEF_TRIGGER) + self._servers()
 
     def _servers(self) -> str:
         """Return the tables of the servers; a restarted one is found by its data."""
@@ -224,7 +231,8 @@ class Scene:
                 return child
         raise LeftOut("the agent has no probe here")
 
-    def _end(self) -> None:
+    def end(self) -> None:
+        """End it at once, if it runs."""
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(signal.SIGCONT)
             self.process.kill()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.bench import agent_faultkinds as kinds
-from tests.bench import progress
+from tests.bench import agent_faultmoments, progress
 from tests.bench.agent_faultkinds import Scene, Sizes
 from tests.bench.stats import BenchError, Row, Section
 from tests.support.receivers import Posted, receiver
@@ -68,8 +68,20 @@ class Outcome:
         )
 
 
-def sections(quick: bool, only: list[str]) -> Iterator[Section]:
-    """Yield one table of all faults, or of those whose names begin as one of ``only``."""
+def sections(
+    quick: bool, only: list[str], moments: agent_faultmoments.Options
+) -> Iterator[Section]:
+    """Yield a table of all faults, or of those whose names begin as one of ``only``; and one of
+    those at random moments, which are chosen by their whole names, or alone by their number."""
+    chosen = [name for name in agent_faultmoments.KINDS if name in only]
+    if len(chosen) < len(only) or not (only or moments.moments):
+        yield fixed(quick, [name for name in only if name not in chosen])
+    if chosen or not only:
+        yield agent_faultmoments.section(moments, chosen, quick=quick)
+
+
+def fixed(quick: bool, only: list[str]) -> Section:
+    """Make the faults whose moment is always the same."""
     sizes = QUICK if quick else FULL
     faults: dict[str, Callable[[Scene], AbstractContextManager[kinds.Fault]]] = kinds.faults(sizes)
     more: dict[str, Callable[[MariaDB, Path], Outcome]] = {
@@ -97,7 +109,7 @@ def sections(quick: bool, only: list[str]) -> Iterator[Section]:
                     raise BenchError(f"{name}: {error}") from error
             outcomes.append(outcome)
             rows.append(outcome.row(name))
-    yield Section(
+    return Section(
         "agent-faults",
         "Faults: what is notified of one stall",
         tuple(rows),
