@@ -316,7 +316,9 @@ SCENES = (
     ),
     Scene(
         "disk-full",
-        (f"{TIMED}, wait_for_free_space, my_write, mi_nommap_pwrite, _mi_write_static_record, mi_write, ha_myisam::write_row, {SQL}",),
+        (
+            f"{TIMED}, wait_for_free_space, my_write, mi_nommap_pwrite, _mi_write_static_record, mi_write, ha_myisam::write_row, {SQL}",
+        ),
         (f"{MDL}, open_table_get_mdl_lock, open_table, {SQL}", "metadata-lock"),
     ),
     Scene(

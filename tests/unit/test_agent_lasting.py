@@ -121,7 +121,7 @@ def test_the_writer_goes_on_after_an_error_of_its_own() -> None:
 def test_a_writer_whose_disk_hangs_is_a_problem(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stallscope.agent.loop.STUCK_SECONDS", 0.05)
+    monkeypatch.setattr("stallscope.agent.loop.SLOW_DISK_SECONDS", 0.05)
     gate = threading.Event()
     environment = FakeEnvironment()
     with running(environment, tmp_path) as agent:
