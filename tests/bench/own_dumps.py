@@ -30,7 +30,7 @@ from tests.support.stalls import (
     device_missing,
     loop_device,
 )
-from tests.support.stalls.stall import DiskStall, Stall
+from tests.support.stalls.stall import DiskStall, SmallDiskStall, Stall
 from tests.support.targets import trouble
 
 __all__ = ["FROZEN", "HELD", "TURNS", "Round", "section", "table"]
@@ -141,7 +141,7 @@ def _rounds(name: str, kind: type[SqlServer], count: int) -> list[Round]:
         return [Round(name, kind.name, TURNS, _dumped(server))]
 
 
-def _moving(stall: Stall, count: int) -> list[tuple[str, dict[str, Verdict]]]:
+def _moving(stall: Stall | SmallDiskStall, count: int) -> list[tuple[str, dict[str, Verdict]]]:
     with stall.started() as (server, made), made:
         done = [(TURNS, _dumped(server)) for _ in range(count)]
         return done + [(HELD, _dumped(server, hold=True)) for _ in range(count)]

@@ -117,7 +117,8 @@ def test_user_level_lock(name: str, request: pytest.FixtureRequest) -> None:
     with user_level_lock(server) as holder:
         capture, _ = captured(server)
     check_blocker(analysis_of(capture), "user-level-lock", holder, 20)
-    assert [lock.symbol for lock in capture.locks if lock.kind is LockKind.METADATA] == ["job"]
+    (name,) = [lock.symbol for lock in capture.locks if lock.kind is LockKind.METADATA]
+    assert name in ("GET_LOCK(?)", "?"), "it is a literal of a statement"
 
 
 @pytest.mark.parametrize("name", ["mysql97", "mariadb"])
@@ -198,7 +199,7 @@ def test_mariadb_with_performance_schema(require: Callable[..., None]) -> None:
 @pytest.mark.parametrize(
     ("mode", "text"),
     [
-        ("ANSI_QUOTES", "SELECT `SLEEP` (?) AS `it's`, `a'b` FROM ( SELECT ? AS `a'b` ) `t`"),
+        ("ANSI_QUOTES", "SELECT `SLEEP` (?) AS `?`, `?` FROM ( SELECT ? AS `?` ) `t`"),
         ("", "SELECT `SLEEP` (?) AS ?, ... FROM ( SELECT ? AS ? ) `t`"),
     ],
 )
