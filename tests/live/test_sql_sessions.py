@@ -117,8 +117,8 @@ def test_user_level_lock(name: str, request: pytest.FixtureRequest) -> None:
     with user_level_lock(server) as holder:
         capture, _ = captured(server)
     check_blocker(analysis_of(capture), "user-level-lock", holder, 20)
-    (name,) = [lock.symbol for lock in capture.locks if lock.kind is LockKind.METADATA]
-    assert name in ("GET_LOCK(?)", "?"), "it is a literal of a statement"
+    (symbol,) = [lock.symbol for lock in capture.locks if lock.kind is LockKind.METADATA]
+    assert symbol in ("GET_LOCK(?)", "?"), "it is a literal of a statement"
 
 
 @pytest.mark.parametrize("name", ["mysql97", "mariadb"])
