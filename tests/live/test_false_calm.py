@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -90,7 +90,25 @@ def first_lines(pid: int) -> str:
     return " ".join(done.stdout.split())
 
 
-@pytest.mark.parametrize("name", CASES)
+IN_EACH_RUN = (
+    "connections-used-up-mariadb",
+    "connections-used-up-postgres",
+    "login-dns",
+    "semisync-no-replica",
+    "galera-not-primary",
+)
+"""One of each kind that takes no minutes; all are nightly."""
+
+
+def cases(*, twin: bool) -> list[Any]:
+    """Return all cases; a twin takes a server of its own, and shows what the others do."""
+    often = IN_EACH_RUN[:1] if twin else IN_EACH_RUN
+    return [
+        pytest.param(name, marks=() if name in often else pytest.mark.nightly) for name in CASES
+    ]
+
+
+@pytest.mark.parametrize("name", cases(twin=False))
 def test_the_agent_and_snap_name_it(
     require: Callable[..., None], tmp_path: Path, name: str
 ) -> None:
@@ -109,7 +127,7 @@ def test_the_agent_and_snap_name_it(
             watch.wait(lambda: watch.of("end"), "end", SECONDS)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", cases(twin=True))
 def test_the_fixed_twin_is_calm(require: Callable[..., None], tmp_path: Path, name: str) -> None:
     require(*CASES[name].needs)
     with STALLS[f"{name}-fixed"].started() as (server, made), made:

@@ -113,9 +113,13 @@ def test_on_each_file_system(tmp_path: Path, kind: str) -> None:
             elif line.method == "cachestat":
                 first = files["binlog.000001"]
                 assert first.uncache is not None
-                assert first.uncache.freed_bytes == first.uncache.clean_bytes == 769 * PAGE
+                # The kernel may have taken some of them itself.
+                assert 700 * PAGE < first.uncache.clean_bytes <= 769 * PAGE
+                assert first.uncache.freed_bytes == first.uncache.clean_bytes
                 assert first.cached_bytes == files["binlog.000002"].cached_bytes == 0
-                assert files["binlog.000003"].cached_bytes == 769 * PAGE
+                kept = files["binlog.000003"].cached_bytes
+                assert kept is not None
+                assert 700 * PAGE < kept <= 769 * PAGE
 
 
 def test_hugetlb_files_are_named(tmp_path: Path) -> None:
