@@ -31,8 +31,8 @@ _MISSING = NO_SUCH_TABLE | {1054, 1142, 1193}
 class GroupReplication(SqlCollector):
     """``group.members``, 0 where there is no group; of one also ``.online``, ``.unreachable``,
     ``.own_online`` (1 where this server is ONLINE), ``.applier_queue`` and ``.certifier_queue``
-    (transactions, of the member that has most), and ``.flow_control``: the longest queue as a part
-    of the threshold beyond which writers are slowed down."""
+    (transactions, of the member that has most). And ``.flow_control``: the longest queue as a part
+    of the threshold beyond which writers are slowed down; 0 without a group."""
 
     name = "group"
 
@@ -45,7 +45,7 @@ def read(session: SqlSession) -> dict[str, float]:
     members = [] if session.version.mariadb else _members(session)
     found = {"group.members": float(len(members))}
     if not members:
-        return found
+        return {**found, "group.flow_control": 0.0}
     states = [str(state) for state, _ in members]
     own = [state for (state, is_own) in members if number(is_own)]
     found["group.online"] = float(states.count("ONLINE"))
