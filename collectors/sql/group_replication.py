@@ -18,7 +18,9 @@ SELECT MEMBER_STATE, MEMBER_ID = @@GLOBAL.server_uuid
 FROM performance_schema.replication_group_members WHERE MEMBER_ID <> ''"""
 QUEUES = """\
 SELECT COUNT_TRANSACTIONS_REMOTE_IN_APPLIER_QUEUE, COUNT_TRANSACTIONS_IN_QUEUE
-FROM performance_schema.replication_group_member_stats"""
+FROM performance_schema.replication_group_member_stats s
+JOIN performance_schema.replication_group_members m ON m.MEMBER_ID = s.MEMBER_ID
+WHERE m.MEMBER_STATE IN ('ONLINE', 'RECOVERING')"""
 LIMITS = """\
 SELECT @@GLOBAL.group_replication_flow_control_mode,
 @@GLOBAL.group_replication_flow_control_applier_threshold,
@@ -65,7 +67,8 @@ def _members(session: SqlSession) -> Sequence[Row]:
 
 
 def _queues(session: SqlSession) -> dict[str, float]:
-    """Return the longest queues of the members; nothing where the server does not show them."""
+    """Return the longest queues of the members; nothing where the server does not show them. Those
+    of a member that was lost are what they were then, and slow nobody."""
     try:
         rows = session.select(QUEUES, max_rows=MAX_MEMBERS)
         (limits,) = session.select(LIMITS)

@@ -64,7 +64,10 @@ CASES = {
         ("galera",), "galera-not-primary", "not part of the primary cluster", ends=False
     ),
     "group-flow-control": Calm(
-        ("mysql97",), "group-flow-control", "flow control of the group slows commits down"
+        ("mysql97",),
+        "group-flow-control",
+        "flow control of the group slows commits down",
+        ends=False,  # its other member ends, and leaves a group without a majority
     ),
     "group-no-majority": Calm(
         ("mysql97",), "group-no-majority", "the group has no majority", ends=False
