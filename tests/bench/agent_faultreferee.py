@@ -132,10 +132,10 @@ class _Findings:
             repeated,
         )
 
-    def free(self, at: float) -> float:
+    def free(self, at: float, downs: Sequence[Span] = ()) -> float:
         """Return from when on nothing was between the server and the pager, for as long as the goal
-        allows."""
-        for block in self.blocks:
+        allows. ``downs``: when there was no server that could be seen to be well."""
+        for block in sorted([*self.blocks, *downs]):
             if block.begin < at + GOAL_SECONDS and block.end > at:
                 at = block.end
         return at
@@ -203,7 +203,7 @@ class _Findings:
             early = span.end - alert.ended
             self.wrong.append(f"{what}: over {early:.1f} s before it was ({alert.trigger})")
             return
-        late = max(0.0, alert.ended - self.free(span.end))
+        late = max(0.0, alert.ended - self.free(span.end, self.truth.downs))
         self.end_late.append(late)
         if late > GOAL_SECONDS:
             self.wrong.append(f"{what}: over {late:.1f} s late")

@@ -57,6 +57,10 @@ RIGHT: dict[str, tuple[Truth, list[Post]]] = {
         Truth([Span(100.0, 105.0)], downs=[DOWN]),
         [post(102.0), ended(106.0), post(111.0, "end"), post(111.0, "end", "b")],
     ),
+    "the server ended before it was seen to be over": (
+        Truth([STALL], downs=[Span(112.0, 116.0)]),
+        [post(102.0), ended(113.0), post(119.0, "end", "b"), post(120.0, "end")],
+    ),
     "a hang in it": (
         Truth([STALL, Span(108.0, 115.0)]),
         [post(102.0), post(118.0, "end")],
