@@ -31,7 +31,7 @@ LAG_SECONDS = 60.0
 NAMED = 0.5
 """The confidence from which on a finding of the stacks stands before these."""
 PILE = 0.2
-"""Of all connections: so many that wait are a pile behind a stall, however few they are."""
+"""The share of all connections that, waiting, is a pile behind a stall, however few they are."""
 MOST_ACCOUNTS = 3
 
 Values = Mapping[str, float]

@@ -14,7 +14,7 @@ from stallscope.base.text import one_line
 __all__ = ["Said", "shown"]
 
 THROTTLED = 0.6
-"""Of the time: a server that is throttled so long each second has a fraction of its CPUs."""
+"""The share of the time from which on a throttled server has a fraction of its CPUs."""
 STOLEN = 0.2
 FAULTS = 100.0
 """Pages a second that the server's threads waited for, each a read of a disk."""

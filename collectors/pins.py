@@ -40,7 +40,7 @@ _ACCOUNTS = {
 }
 """Users that packages of a server make for it."""
 _MOST_OTHERS = 8
-"""So many programs that are not watched are named."""
+"""The most programs that are named as not watched."""
 _MOST_SAID = 200
 _WRITABLE = 0o022
 _MAX_PASSWD = 1 << 20

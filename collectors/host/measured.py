@@ -57,7 +57,7 @@ class Recent(NamedTuple):
 
 
 class Measured:
-    """Of one server, or of a process that is none known: between its making and ``values``."""
+    """Measures one process, a server or not, from when this is made until ``values``."""
 
     def __init__(self, pid: int, server: Server | None) -> None:
         process = ProcessNumbers(pid, threads=False)

@@ -23,7 +23,7 @@ LOG = Path("/dev/kmsg")
 _RECORD = 8192
 """Bytes; the kernel refuses to cut a record (Documentation/ABI/testing/dev-kmsg)."""
 _SECONDS = 0.5
-"""For which the log is read at most; a full one of 16 MB takes 0.2 s."""
+"""The longest time for reading the log; a full one of 16 MB takes 0.2 s."""
 _NAME_LENGTH = 120
 
 # mm/oom_kill.c, dump_oom_summary(), from Linux 5.0. The name of the process is its own choice: what

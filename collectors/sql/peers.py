@@ -24,7 +24,7 @@ __all__ = ["Peer", "check_local", "check_network", "of"]
 
 _MAX_TABLE = 64 << 20
 _TRIES = 3
-"""Of a table, which can lose a line while it changes."""
+"""How often a table is read: it can lose a line while it changes."""
 _IP4_IN_IP6 = b"\0" * 10 + b"\xff\xff"
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import http.server
 import json
+import socketserver
 import threading
 import time
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["Fault", "Posted", "Receiver", "receiver"]
+__all__ = ["Fault", "Posted", "Receiver", "receiver", "serving"]
 
 
 class Posted(msgspec.Struct, frozen=True):
@@ -96,12 +97,18 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 @contextlib.contextmanager
 def receiver(port: int = 0) -> Iterator[Receiver]:
     """Run one until the block ends."""
-    with Receiver(port) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.ending.set()
-            server.shutdown()
-            thread.join()
+    with Receiver(port) as server, serving(server, server.ending):
+        yield server
+
+
+@contextlib.contextmanager
+def serving(server: socketserver.BaseServer, ending: threading.Event) -> Iterator[None]:
+    """Serve in a thread until the block ends; ``ending`` is set for handlers that wait."""
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        yield
+    finally:
+        ending.set()
+        server.shutdown()
+        thread.join()

@@ -27,7 +27,7 @@ from stallscope.notify import destinations
 from stallscope.notify import settings as kinds
 from stallscope.notify.receiver import Receiver
 from stallscope.notify.settings import Destination
-from tests.support.receivers import receiver
+from tests.support.receivers import receiver, serving
 from tests.support.servers.waiting import PATIENCE
 from tests.unit.notifyscenes import alert
 from tests.unit.shipfakes import stacks
@@ -76,15 +76,8 @@ class _Drip(socketserver.BaseRequestHandler):
 
 @contextmanager
 def dripping(name: str) -> Iterator[Drip]:
-    with Drip(DRIPS[name]) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.ending.set()
-            server.shutdown()
-            thread.join()
+    with Drip(DRIPS[name]) as server, serving(server, server.ending):
+        yield server
 
 
 def by_web(scheme: str) -> Callable[[str], Destination]:
